@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PageId, Result};
@@ -26,6 +27,7 @@ use crate::command::{Command, PIECE_MAX};
 use crate::demand::Demand;
 use crate::members::{Membership, Server};
 use crate::peers::connect;
+use crate::snapshots::{Snapshot, check_name};
 use crate::usage::Usage;
 use crate::wire::{Hello, PAGES_MAX, Reply, Request, Status};
 
@@ -302,6 +304,73 @@ impl NodesClient {
         self.command(&command).map(drop)
     }
 
+    /// Keeps the database as it is now, with all that was acknowledged before the call, under a name. `made`: the time,
+    /// in microseconds since 1970.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the name is taken, or none, or there is no database, or there are too many;
+    /// [`Error::Timeout`].
+    pub fn make_snapshot(&self, name: &str, made: u64) -> Result<Snapshot> {
+        check_name(name)?;
+        self.command(&Command::Snapshot {
+            token: rt::random_u128(),
+            name: name.to_owned(),
+            made,
+        })?;
+        self.snapshot(name)
+    }
+
+    /// The snapshot of that name.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none; [`Error::Timeout`].
+    pub fn snapshot(&self, name: &str) -> Result<Snapshot> {
+        let found = self.snapshots()?.into_iter().find(|snapshot| snapshot.name == name);
+        found.ok_or_else(|| Error::Invalid(format!("there is no snapshot \"{name}\" on {}", self.name())))
+    }
+
+    /// The snapshots that there are, in the order in which they were made.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        match self.ask_leader(&Request::Snapshots)? {
+            Reply::Snapshots(snapshots) => Ok(snapshots),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Drops a snapshot; one with branches only if `is_forced`: they are lost then.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none, or it has branches; [`Error::Timeout`].
+    pub fn drop_snapshot(&self, name: &str, is_forced: bool) -> Result<()> {
+        let number = self.snapshot(name)?.number;
+        self.command(&Command::DropSnapshot { number, is_forced }).map(drop)
+    }
+
+    /// A branch begins at snapshot `number`: the number of its database, and what people call it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the snapshot is gone, or has too many; [`Error::Timeout`].
+    pub fn add_branch(&self, number: u64, branch: u128, name: &str) -> Result<()> {
+        check_name(name)?;
+        let command = Command::AddBranch {
+            snapshot: number,
+            branch,
+            name: name.to_owned(),
+        };
+        self.command(&command).map(drop)
+    }
+
+    /// That branch is gone.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub fn drop_branch(&self, branch: u128) -> Result<()> {
+        self.command(&Command::DropBranch { branch }).map(drop)
+    }
+
     fn status(&self, node: &Node) -> Result<Status> {
         match self.ask(node, &Request::Status)? {
             Reply::Status(status) => Ok(status),
@@ -575,6 +644,22 @@ impl NodesClient {
         }
     }
 
+    fn read_snapshot_part(&self, number: u64, first: usize, pages: &[PageId]) -> Vec<PageAnswer> {
+        let request = Request::SnapshotPages {
+            number,
+            pages: pages.to_vec(),
+        };
+        match self.ask_any(first, &request, |reply| accept_all(reply, pages.len())) {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            // One bad page is not to hide the others.
+            Err(Error::Corrupt(_) | Error::Invalid(_)) if pages.len() > 1 => {
+                let one = |page| self.read_snapshot_part(number, first, &[page]);
+                pages.iter().flat_map(|page| one(*page)).collect()
+            }
+            Err(error) => pages.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
     fn read_part(&self, first: usize, pages: &[(PageId, Lsn)]) -> Vec<PageAnswer> {
         self.read_part_as_of(self.entry.load(Ordering::Acquire), first, pages)
     }
@@ -616,6 +701,11 @@ fn accept_pages(reply: Reply, wanted: usize) -> Result<Vec<PageAnswer>> {
         Reply::Failed(error) => Err(error),
         other => Err(unexpected(other)),
     }
+}
+
+/// The same, where no node may leave a page out: another one has it.
+fn accept_all(reply: Reply, wanted: usize) -> Result<Vec<(Box<[u8]>, PageRead)>> {
+    accept_pages(reply, wanted)?.into_iter().collect()
 }
 
 fn talk(node: &Node, connection: Arc<dyn Connection>, request: &[u8]) -> Result<(Reply, Arc<dyn Connection>)> {
@@ -840,6 +930,24 @@ impl StorageNodes for NodesClient {
             Reply::Readers(readers) => Ok(readers),
             other => Err(unexpected(other)),
         })
+    }
+
+    fn snapshot_spaces(&self, number: u64) -> Result<Vec<SpaceExtent>> {
+        let accept = |reply| match reply {
+            Reply::Spaces(spaces) => Ok(spaces),
+            other => Err(unexpected(other)),
+        };
+        let first = self.leader.load(Ordering::Acquire);
+        self.ask_any(first, &Request::SnapshotSpaces(number), accept)
+    }
+
+    fn read_snapshot(&self, number: u64, pages: &[PageId]) -> Vec<PageAnswer> {
+        let mut found: Vec<PageAnswer> = Vec::with_capacity(pages.len());
+        for group in pages.chunk_by(|a, b| self.place_of(*a) == self.place_of(*b)) {
+            let parts = group.chunks(PAGES_MAX);
+            found.extend(parts.flat_map(|part| self.read_snapshot_part(number, self.place_of(part[0]), part)));
+        }
+        found
     }
 
     fn take_asked(&self) -> Result<Vec<PageId>> {

@@ -8,6 +8,7 @@ use cenote_base::{Error, Lsn, Result};
 use cenote_storage::nodes::LogEnd;
 
 use crate::codec::{Reader, Writer};
+use crate::snapshots::check_name;
 use crate::usage::{Usage, put_usage, take_usage};
 
 /// Bytes of redo in one command at most: a message has room for one, and a few fields.
@@ -68,6 +69,27 @@ pub(crate) enum Command {
         process: u128,
         usage: Usage,
     },
+    /// The database as of where the log ends is kept under this name; `made`: microseconds since 1970.
+    Snapshot {
+        token: u128,
+        name: String,
+        made: u64,
+    },
+    /// It is not kept any more; `is_forced`: whatever branches it has.
+    DropSnapshot {
+        number: u64,
+        is_forced: bool,
+    },
+    /// A branch begins at a snapshot: the number of its database, and what people call it.
+    AddBranch {
+        snapshot: u64,
+        branch: u128,
+        name: String,
+    },
+    /// That branch is gone.
+    DropBranch {
+        branch: u128,
+    },
 }
 
 const TAKE: u8 = 1;
@@ -79,6 +101,10 @@ const DROP_SPACE: u8 = 6;
 const REPLACE: u8 = 7;
 const METER: u8 = 8;
 const REGISTER: u8 = 9;
+const SNAPSHOT: u8 = 10;
+const DROP_SNAPSHOT: u8 = 11;
+const ADD_BRANCH: u8 = 12;
+const DROP_BRANCH: u8 = 13;
 
 impl Command {
     pub fn encode(&self) -> Vec<u8> {
@@ -109,6 +135,14 @@ impl Command {
             Command::Replace { node, identity } => Writer::of(REPLACE).u64(*node).u128(*identity),
             Command::Register { node, identity } => Writer::of(REGISTER).u64(*node).u128(*identity),
             Command::Meter { process, usage } => put_usage(Writer::of(METER).u128(*process), usage),
+            Command::Snapshot { token, name, made } => Writer::of(SNAPSHOT).u128(*token).text(name).u64(*made),
+            Command::DropSnapshot { number, is_forced } => {
+                Writer::of(DROP_SNAPSHOT).u64(*number).u8((*is_forced).into())
+            }
+            Command::AddBranch { snapshot, branch, name } => {
+                Writer::of(ADD_BRANCH).u64(*snapshot).u128(*branch).text(name)
+            }
+            Command::DropBranch { branch } => Writer::of(DROP_BRANCH).u128(*branch),
         }
         .done()
     }
@@ -127,7 +161,7 @@ impl Command {
     /// Whether nodes may be asked to keep it.
     ///
     /// # Errors
-    /// [`Error::Invalid`](cenote_base::Error::Invalid) if it is too long.
+    /// [`Error::Invalid`](cenote_base::Error::Invalid) if it is too long, or names something as nothing can be called.
     pub fn check(&self) -> Result<()> {
         let (length, most) = match self {
             Command::Append { redo, .. } => (redo.len(), PIECE_MAX),
@@ -135,6 +169,8 @@ impl Command {
             Command::Begin { control, .. } | Command::Control { control, .. } => (control.len(), RECORD_MAX),
             Command::MakeSpace { .. } | Command::DropSpace { .. } | Command::Meter { .. } => (0, 0),
             Command::Replace { .. } | Command::Register { .. } => (0, 0),
+            Command::DropSnapshot { .. } | Command::DropBranch { .. } => (0, 0),
+            Command::Snapshot { name, .. } | Command::AddBranch { name, .. } => return check_name(name),
         };
         match length <= most {
             true => Ok(()),
@@ -196,6 +232,21 @@ impl Command {
                 process: r.u128()?,
                 usage: take_usage(r)?,
             },
+            SNAPSHOT => Command::Snapshot {
+                token: r.u128()?,
+                name: r.text()?,
+                made: r.u64()?,
+            },
+            DROP_SNAPSHOT => Command::DropSnapshot {
+                number: r.u64()?,
+                is_forced: r.u8()? == 1,
+            },
+            ADD_BRANCH => Command::AddBranch {
+                snapshot: r.u64()?,
+                branch: r.u128()?,
+                name: r.text()?,
+            },
+            DROP_BRANCH => Command::DropBranch { branch: r.u128()? },
             REPLACE => Command::Replace {
                 node: r.u64()?,
                 identity: r.u128()?,
@@ -274,6 +325,21 @@ mod tests {
             },
             Command::Replace { node: 2, identity: 9 },
             Command::Register { node: 1, identity: 8 },
+            Command::Snapshot {
+                token: 6,
+                name: "monday".into(),
+                made: 1 << 50,
+            },
+            Command::DropSnapshot {
+                number: 4,
+                is_forced: true,
+            },
+            Command::AddBranch {
+                snapshot: 4,
+                branch: u128::MAX,
+                name: "test".into(),
+            },
+            Command::DropBranch { branch: 7 },
             Command::Meter {
                 process: 3,
                 usage: Usage {

@@ -26,9 +26,12 @@ use cenote_storage::nodes::LogEnd;
 
 use crate::codec::{Reader, Writer};
 use crate::command::{Command, RECORD_MAX, put_end, take_end};
+use crate::snapshots::{Changed, Snapshots};
 use crate::usage::{Meter, Usage};
 
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
+/// Without snapshots.
+const FORMAT_NO_SNAPSHOTS: u32 = 4;
 /// Without the directories with which nodes came first.
 const FORMAT_UNREGISTERED: u32 = 3;
 /// Without what was used.
@@ -55,6 +58,7 @@ pub(crate) struct Machine {
     /// What came of a group that is not whole yet.
     unfinished: Vec<u8>,
     meter: Meter,
+    snapshots: Arc<Snapshots>,
 }
 
 /// What became of a command.
@@ -71,6 +75,9 @@ pub(crate) enum Outcome {
     SpaceDropped(u32),
     /// This node has another directory from now on.
     Replaced(u64),
+    /// The database as of here is kept, under this number.
+    SnapshotMade(u64),
+    SnapshotDropped(u64),
     /// The state names the directory of one more node.
     Registered,
     Taken {
@@ -102,6 +109,7 @@ impl Default for Machine {
             registered: Arc::default(),
             unfinished: Vec::new(),
             meter: Meter::default(),
+            snapshots: Arc::default(),
         }
     }
 }
@@ -127,6 +135,10 @@ impl Machine {
     /// What servers of the database have used.
     pub fn usage(&self) -> Usage {
         self.meter.total()
+    }
+
+    pub fn snapshots(&self) -> &Arc<Snapshots> {
+        &self.snapshots
     }
 
     /// The identities of nodes that lost their directory, by number.
@@ -177,7 +189,28 @@ impl Machine {
                 self.meter.report(process, usage);
                 Outcome::Done
             }
+            Command::Snapshot { token, name, made } => self.make_snapshot((name, token, made)),
+            Command::DropSnapshot { number, is_forced } => {
+                let dropped = Arc::make_mut(&mut self.snapshots).drop(number, is_forced);
+                outcome_of(dropped, Outcome::SnapshotDropped)
+            }
+            Command::AddBranch { snapshot, branch, name } => {
+                let added = Arc::make_mut(&mut self.snapshots).add_branch(snapshot, branch, name);
+                outcome_of(added, |_| Outcome::Done)
+            }
+            Command::DropBranch { branch } => {
+                Arc::make_mut(&mut self.snapshots).drop_branch(branch);
+                Outcome::Done
+            }
         }
+    }
+
+    fn make_snapshot(&mut self, what: (String, u128, u64)) -> Outcome {
+        let Some(control) = self.control.clone() else {
+            return Outcome::Refused("there is no database to make a snapshot of".into());
+        };
+        let made = Arc::make_mut(&mut self.snapshots).make(what, self.log, control);
+        outcome_of(made, Outcome::SnapshotMade)
     }
 
     fn replace(&mut self, node: u64, identity: u128) -> Outcome {
@@ -321,7 +354,8 @@ impl Machine {
                 .each(&spaces, |writer, space| writer.u32(*space)),
             &self.replaced,
         );
-        put_identities(self.meter.put(state.bytes(&self.unfinished)), &self.registered).done()
+        let state = put_identities(self.meter.put(state.bytes(&self.unfinished)), &self.registered);
+        self.snapshots.put(state).done()
     }
 
     /// # Errors
@@ -329,7 +363,7 @@ impl Machine {
     pub fn decode(bytes: &[u8]) -> Result<Machine> {
         let mut r = Reader::new(bytes, "the storage nodes' state");
         let format = r.u32()?;
-        if !matches!(format, FORMAT | FORMAT_UNREGISTERED | FORMAT_UNMETERED) {
+        if !(FORMAT_UNMETERED..=FORMAT).contains(&format) {
             return Err(r.wrong("it has another format version"));
         }
         let (epoch, token, sequence, log) = (r.u64()?, r.u128()?, r.u64()?, take_end(&mut r)?);
@@ -349,13 +383,24 @@ impl Machine {
                 FORMAT_UNMETERED => Meter::default(),
                 _ => Meter::take(&mut r)?,
             },
-            registered: match format {
-                FORMAT => take_identities(&mut r)?,
-                _ => Arc::default(),
+            registered: match format > FORMAT_UNREGISTERED {
+                true => take_identities(&mut r)?,
+                false => Arc::default(),
+            },
+            snapshots: match format > FORMAT_NO_SNAPSHOTS {
+                true => Arc::new(Snapshots::take(&mut r)?),
+                false => Arc::default(),
             },
         };
         r.end()?;
         Ok(machine)
+    }
+}
+
+fn outcome_of(changed: Changed, outcome: impl FnOnce(u64) -> Outcome) -> Outcome {
+    match changed {
+        Ok(number) => number.map_or(Outcome::Done, outcome),
+        Err(why) => Outcome::Refused(why),
     }
 }
 
@@ -378,6 +423,8 @@ mod tests {
     const METER_EMPTY: usize = 6 * 8 + 8 + 4;
     /// Bytes of one directory that is registered.
     const REGISTERED: usize = 4 + 8 + 16;
+    /// Bytes of snapshots where there are none.
+    const NO_SNAPSHOTS: usize = 8 + 4;
 
     fn end(at: u64, start: u64) -> Option<LogEnd> {
         Some(LogEnd {
@@ -538,11 +585,28 @@ mod tests {
         // A state of the format before has no meter: six numbers, and how many reports by how many processes.
         let old = [
             &2u32.to_le_bytes(),
-            &without[4..without.len() - METER_EMPTY - REGISTERED],
+            &without[4..without.len() - METER_EMPTY - REGISTERED - NO_SNAPSHOTS],
         ]
         .concat();
         let read = Machine::decode(&old).expect("a state of before");
         assert_eq!((read.usage(), read.log()), (Usage::default(), machine.log()));
+        let old = [
+            &4u32.to_le_bytes(),
+            &machine.encode()[4..machine.encode().len() - NO_SNAPSHOTS],
+        ]
+        .concat();
+        assert_eq!(Machine::decode(&old).expect("a state of before"), machine);
+        let snapshot = |name: &str| Command::Snapshot {
+            token: 9,
+            name: name.into(),
+            made: 3,
+        };
+        let refused = Machine::default().apply(snapshot("a"));
+        assert!(matches!(refused, Outcome::Refused(_)), "there is no database");
+        assert_eq!(machine.apply(snapshot("a")), Outcome::SnapshotMade(1));
+        assert_eq!(machine.apply(snapshot("a")), Outcome::Done, "it came twice");
+        let kept = machine.snapshots().iter().next().expect("one");
+        assert_eq!((kept.end, &*kept.control), (machine.log().end, &[1][..]));
         for machine in [machine, Machine::default()] {
             let bytes = machine.encode();
             assert_eq!(Machine::decode(&bytes).unwrap(), machine);

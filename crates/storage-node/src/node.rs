@@ -557,7 +557,8 @@ impl Shared {
             };
             let taken = self.take_lacking()?;
             self.save()?;
-            if merged == 0 && !taken {
+            let tidied = self.pages.tidy()?;
+            if merged == 0 && !taken && !tidied {
                 rt::sleep(Nanos::from_millis(50));
             }
         }
@@ -879,6 +880,9 @@ impl Shared {
             Request::Claim { after, silent } => self.claim(after, silent),
             Request::Demand(demand) => self.demand(demand),
             Request::Usage => Ok(self.usage()),
+            Request::Snapshots => Ok(self.snapshots()),
+            Request::SnapshotSpaces(number) => self.pages.snapshot_spaces(number).map(Reply::Spaces),
+            Request::SnapshotPages { number, pages } => Ok(Reply::Pages(self.pages.read_snapshot(number, &pages))),
         };
         answered.unwrap_or_else(Reply::Failed)
     }
@@ -926,6 +930,8 @@ impl Shared {
             | Outcome::Appended { .. }
             | Outcome::SpaceMade(_)
             | Outcome::SpaceDropped(_)
+            | Outcome::SnapshotMade(_)
+            | Outcome::SnapshotDropped(_)
             | Outcome::Replaced(_)
             | Outcome::Registered => Reply::Done { entry },
         }
@@ -1010,6 +1016,13 @@ impl Shared {
     fn usage(&self) -> Reply {
         match self.replica.confirm(Confirmed::State, ANSWER_TIMEOUT) {
             Answer::Current => Reply::Usage(self.replica.view().usage),
+            other => unanswered(other),
+        }
+    }
+
+    fn snapshots(&self) -> Reply {
+        match self.replica.confirm(Confirmed::State, ANSWER_TIMEOUT) {
+            Answer::Current => Reply::Snapshots(self.replica.view().snapshots.iter().cloned().collect()),
             other => unanswered(other),
         }
     }
@@ -1099,6 +1112,8 @@ impl Shared {
             ingested: ingested.raw(),
             log_bytes,
             page_bytes: self.pages.bytes_on_disk(),
+            snapshot_bytes: self.pages.bytes_of_snapshots(),
+            snapshots: self.pages.snapshots(),
             pending_bytes: pending as u64,
             lacking_pages: self.pages.lacking(),
             free_bytes: self.free_bytes().unwrap_or(0),

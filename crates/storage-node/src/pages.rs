@@ -37,14 +37,19 @@ use cenote_storage::{OwnedRecord, PageStore};
 
 use crate::machine::{Machine, Outcome};
 use history::History;
+use versions::{FIRST, Kept, Versions};
 
 pub(crate) use lacking::{Lacking, Put};
 
 mod history;
+mod kept;
 mod lacking;
+mod versions;
 
 /// How long a read waits for the redo that it wants.
 const READ_TIMEOUT: Nanos = Nanos::from_secs(1);
+/// Between two tries where the disk is full.
+const FULL_TURN: Nanos = Nanos::from_millis(200);
 /// Entries between two states to which the checkpoint may come.
 const MARK_EVERY: u64 = 64;
 const MARKS_MAX: usize = 64;
@@ -58,6 +63,7 @@ const RECORD_COST: usize = 96;
 /// See the module.
 pub(crate) struct Pages {
     store: PageStore,
+    versions: Versions,
     index: Mutex<Index>,
     /// Something was ingested, merged, or the node ends.
     changed: Condvar,
@@ -107,6 +113,13 @@ struct Index {
     log: Option<LogEnd>,
     /// Spaces that an entry drops which is not in yet: their files may be those of the next space of that number.
     dropped: BTreeSet<u32>,
+    /// The snapshots that this node has, by number; and the last one that the entries up to here have made.
+    kept: BTreeMap<u64, Arc<Kept>>,
+    last_snapshot: u64,
+    /// Snapshots were dropped, and what only they needed is there yet: where that is looked for next.
+    untidy: Option<(PageId, Lsn)>,
+    /// Snapshots that were dropped since the start.
+    drops: u64,
 }
 
 /// A state as of an entry, with all redo up to it merged.
@@ -138,6 +151,7 @@ impl Pages {
         redo: &mut cenote_storage::pages::Redo<'_>,
     ) -> Result<Pages> {
         let (store, report) = PageStore::open(dir, identity, None, redo)?;
+        let (versions, damage) = Versions::open(dir)?;
         report
             .remarks()
             .iter()
@@ -153,6 +167,8 @@ impl Pages {
             database: checkpoint.machine.control().map_or(0, |slot| database_of(slot)),
             epoch: checkpoint.machine.epoch(),
             log: Some(checkpoint.machine.log()),
+            last_snapshot: checkpoint.machine.snapshots().last(),
+            untidy: Some(FIRST),
             ..Index::default()
         };
         // One whose file is not there was dropped by a later entry, which comes again. Its redo is not taken in until
@@ -160,8 +176,10 @@ impl Pages {
         for space in checkpoint.machine.spaces().filter(|space| store.has_space(*space)) {
             index.spaces.insert(space, store.page_count(space)?);
         }
+        index.kept = versions.kept(damage, checkpoint.machine.snapshots())?;
         Ok(Pages {
             store,
+            versions,
             index: Mutex::new(index),
             changed: Condvar::default(),
             merging: Mutex::new(()),
@@ -193,7 +211,9 @@ impl Pages {
         match outcome {
             Outcome::Appended { at, groups } => self.ingest_groups((entry.0, end), *at, groups)?,
             Outcome::SpaceMade(space) => self.make_space(*space)?,
-            Outcome::SpaceDropped(space) => self.drop_space(*space)?,
+            Outcome::SpaceDropped(space) => self.with_room(|| self.drop_space(*space, end))?,
+            Outcome::SnapshotMade(number) => self.with_room(|| self.keep(*number, end))?,
+            Outcome::SnapshotDropped(number) => self.forget(*number)?,
             _ => {}
         }
         let mut index = self.index.lock();
@@ -235,7 +255,10 @@ impl Pages {
         Ok(())
     }
 
-    fn drop_space(&self, space: u32) -> Result<()> {
+    fn drop_space(&self, space: u32, at: Lsn) -> Result<()> {
+        // Nothing of it is written from here on.
+        let _alone = self.merging.lock();
+        let is_retired = self.retire(space, at)?;
         {
             let mut index = self.index.lock();
             index.spaces.remove(&space);
@@ -245,9 +268,20 @@ impl Pages {
                 lacking.spaces.remove(&space);
             }
         }
-        // Nothing of it is written after this.
-        let _none = self.merging.lock();
-        self.store.drop_space(space)
+        match is_retired {
+            true => Ok(()),
+            false => self.store.drop_space(space),
+        }
+    }
+
+    /// Does it again while the disk has no room for it, until the node ends.
+    fn with_room(&self, mut body: impl FnMut() -> Result<()>) -> Result<()> {
+        loop {
+            match body() {
+                Err(Error::Full(_)) if !self.is_closing() => rt::sleep(FULL_TURN),
+                done => return done,
+            }
+        }
     }
 
     /// Waits until there is room for redo; false if the node ends.
@@ -373,6 +407,9 @@ impl Pages {
 
     /// The page as `records`, which are all that were pending, make it of what is stored, unless that `lacks`.
     fn build(&self, id: PageId, records: &[Arc<OwnedRecord>], lacks: bool) -> PageAnswer {
+        // What is before an image is pending for snapshots.
+        let image = records.iter().rposition(|record| record.get().is_base);
+        let records = &records[image.unwrap_or(0)..];
         let mut page = vec![0; PAGE_SIZE].into_boxed_slice();
         let mut read = match self.store.has_space(id.space) {
             true if lacks && !planted(Fault::LackingRead) => Err(lacking::not_here(id)),
@@ -449,6 +486,7 @@ impl Pages {
             index.oldest(BATCH, &is_there)
         };
         let (mut built, mut gone) = (Vec::with_capacity(picked.len()), Vec::new());
+        self.save_versions(&picked)?;
         for (id, records) in &picked {
             let last = records.last().map_or(Lsn::ZERO, |record| record.get().lsn);
             let lacks = self.index.lock().lacks(*id);
@@ -516,6 +554,11 @@ impl Pages {
 
     pub fn bytes_on_disk(&self) -> u64 {
         self.store.bytes_on_disk().unwrap_or(0)
+    }
+
+    /// Bytes that snapshots take beside those.
+    pub fn bytes_of_snapshots(&self) -> u64 {
+        self.versions.bytes()
     }
 
     /// Position up to which redo is in, bytes that are pending, and the entry of the last checkpoint.
@@ -622,7 +665,9 @@ impl Index {
             return;
         };
         *pages = (*pages).max(page.page.saturating_add(1));
-        if is_base {
+        let is_needed = |first: &Arc<OwnedRecord>| self.kept.values().any(|kept| kept.end >= first.get().lsn);
+        let first = self.pending.get(&page).and_then(|there| there.first());
+        if is_base && (planted(Fault::ImageForgets) || !first.is_some_and(is_needed)) {
             self.remove(page);
         }
         self.bytes += cost(&record);

@@ -43,6 +43,7 @@ use crate::pages::Checkpoint;
 use crate::peers::Peers;
 use crate::raft_log::RaftLog;
 use crate::snapshot::{Given, Offer, Pending};
+use crate::snapshots::Snapshots;
 use crate::state_file::StateFile;
 use crate::usage::Usage;
 
@@ -187,6 +188,7 @@ pub(crate) struct View {
     pub replaced: Arc<BTreeMap<u64, u128>>,
     pub registered: Arc<BTreeMap<u64, u128>>,
     pub usage: Usage,
+    pub snapshots: Arc<Snapshots>,
     /// Why the node has ended.
     pub failed: Option<Error>,
     /// It ends because it was given a state, with which it is to be started anew.
@@ -223,6 +225,7 @@ impl Default for View {
             replaced: Arc::default(),
             registered: Arc::default(),
             usage: Usage::default(),
+            snapshots: Arc::default(),
             failed: None,
             begins_anew: false,
         }
@@ -239,6 +242,7 @@ impl View {
         self.replaced = Arc::clone(machine.replaced());
         self.registered = Arc::clone(machine.registered());
         self.usage = machine.usage();
+        self.snapshots = Arc::clone(machine.snapshots());
     }
 }
 

@@ -15,10 +15,11 @@ use crate::command::{put_end, take_end};
 use crate::demand::{Demand, put_demand, take_demand};
 use crate::members::{Membership, Server, put_membership, put_server, take_membership, take_server};
 use crate::pages::CHANGES_MAX;
+use crate::snapshots::{Snapshot, put_snapshot, take_snapshot};
 use crate::usage::{Usage, put_usage, take_usage};
 
 /// What this program speaks. Peers of another version are refused.
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 const MAGIC: u32 = u32::from_le_bytes(*b"CSnd");
 /// Pages of one request at most: their answer fits into a message.
 pub(crate) const PAGES_MAX: usize = 48;
@@ -140,6 +141,15 @@ pub(crate) enum Request {
     Usage,
     /// The pages that readers have asked for; they are told once.
     TakeAsked,
+    /// The snapshots that there are, as a majority knows them.
+    Snapshots,
+    /// The spaces of a snapshot.
+    SnapshotSpaces(u64),
+    /// Pages as of a snapshot.
+    SnapshotPages {
+        number: u64,
+        pages: Vec<PageId>,
+    },
 }
 
 /// What nodes answer.
@@ -182,6 +192,7 @@ pub(crate) enum Reply {
     Members(Membership),
     Usage(Usage),
     Asked(Vec<PageId>),
+    Snapshots(Vec<Snapshot>),
 }
 
 /// What a node says of itself.
@@ -223,6 +234,10 @@ pub struct Status {
     pub free_bytes: u64,
     /// Whether its disk is nearly full.
     pub is_full: bool,
+    /// Bytes on disk that snapshots take beside the pages.
+    pub snapshot_bytes: u64,
+    /// The numbers of the snapshots that it has.
+    pub snapshots: Vec<u64>,
 }
 
 impl Status {
@@ -254,6 +269,9 @@ impl Request {
             Request::Demand(demand) => put_demand(Writer::of(15), demand),
             Request::Usage => Writer::of(16),
             Request::TakeAsked => Writer::of(17),
+            Request::Snapshots => Writer::of(18),
+            Request::SnapshotSpaces(number) => Writer::of(19).u64(*number),
+            Request::SnapshotPages { number, pages } => put_pages(Writer::of(20).u64(*number), pages),
         }
         .done()
     }
@@ -292,12 +310,18 @@ impl Request {
             15 => Request::Demand(take_demand(&mut r)?),
             16 => Request::Usage,
             17 => Request::TakeAsked,
+            18 => Request::Snapshots,
+            19 => Request::SnapshotSpaces(r.u64()?),
+            20 => Request::SnapshotPages {
+                number: r.u64()?,
+                pages: r.each(take_page_id)?,
+            },
             _ => return Err(r.wrong("there is no such request")),
         };
         r.end()?;
         let pages = match &request {
             Request::Pages { pages, .. } => pages.len(),
-            Request::PagesAt { pages, .. } => pages.len(),
+            Request::PagesAt { pages, .. } | Request::SnapshotPages { pages, .. } => pages.len(),
             _ => 0,
         };
         match pages <= PAGES_MAX {
@@ -341,6 +365,7 @@ impl Reply {
             Reply::Members(members) => put_membership(Writer::of(16), members),
             Reply::Usage(usage) => put_usage(Writer::of(17), usage),
             Reply::Asked(pages) => put_pages(Writer::of(18), pages),
+            Reply::Snapshots(snapshots) => Writer::of(19).each(snapshots, put_snapshot),
         }
         .done()
     }
@@ -380,6 +405,7 @@ impl Reply {
             16 => Reply::Members(take_membership(&mut r)?),
             17 => Reply::Usage(take_usage(&mut r)?),
             18 => Reply::Asked(r.each(take_page_id)?),
+            19 => Reply::Snapshots(r.each(take_snapshot)?),
             _ => return Err(r.wrong("there is no such answer")),
         };
         r.end()?;
@@ -577,9 +603,12 @@ fn put_status(writer: Writer, s: &Status) -> Writer {
         s.everywhere,
         s.lacking_pages,
         s.first,
+        s.snapshot_bytes,
     ];
     let writer = words.iter().fold(writer, |writer, word| writer.u64(*word));
-    writer.u128(s.identity)
+    writer
+        .u128(s.identity)
+        .each(&s.snapshots, |writer, number| writer.u64(*number))
 }
 
 fn take_status(r: &mut Reader<'_>) -> Result<Status> {
@@ -601,7 +630,9 @@ fn take_status(r: &mut Reader<'_>) -> Result<Status> {
         everywhere: r.u64()?,
         lacking_pages: r.u64()?,
         first: r.u64()?,
+        snapshot_bytes: r.u64()?,
         identity: r.u128()?,
+        snapshots: r.each(|r| r.u64())?,
     })
 }
 
@@ -635,9 +666,11 @@ mod tests {
             Reply::Status(Status {
                 node: 3,
                 is_full: true,
+                snapshots: vec![1, 4],
                 ..Status::default()
             }),
             Reply::Failed(Error::Full("full".into())),
+            Reply::Snapshots(Vec::new()),
         ]
     }
 
@@ -671,7 +704,7 @@ mod tests {
         let mut random = Random(7);
         for round in 0..4000 {
             let mut bytes = match round % 4 {
-                0 => replies()[round / 4 % 7].encode(),
+                0 => replies()[round / 4 % 8].encode(),
                 1 => Request::Spaces { entry: 9 }.encode(),
                 _ => (0..random.below(200)).map(|_| random.word() as u8).collect(),
             };

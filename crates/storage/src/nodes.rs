@@ -239,6 +239,24 @@ pub trait StorageNodes: fmt::Debug + Send + Sync {
     /// Whether nodes run out of disk space: new work is refused then.
     fn is_full(&self) -> bool;
 
+    // ---- snapshots ----
+
+    /// The spaces of a snapshot, with their pages, at least.
+    ///
+    /// # Errors
+    /// [`Error::Past`] if it is not kept; [`Error::Timeout`].
+    fn snapshot_spaces(&self, number: u64) -> Result<Vec<SpaceExtent>> {
+        Err(no_snapshot(number))
+    }
+
+    /// Pages as of a snapshot; in their order.
+    ///
+    /// # Errors
+    /// Of each page: [`Error::Past`] if the snapshot is not kept; those of [`StorageNodes::read_pages`].
+    fn read_snapshot(&self, number: u64, pages: &[PageId]) -> Vec<PageAnswer> {
+        pages.iter().map(|_| Err(no_snapshot(number))).collect()
+    }
+
     // ---- readers ----
 
     /// What has changed since a moment, as one node knows it: usually the same one each time.
@@ -287,6 +305,10 @@ pub trait StorageNodes: fmt::Debug + Send + Sync {
     fn take_asked(&self) -> Result<Vec<PageId>> {
         Ok(Vec::new())
     }
+}
+
+fn no_snapshot(number: u64) -> Error {
+    Error::Past(format!("these storage nodes keep no snapshot {number}"))
 }
 
 fn no_readers() -> Error {

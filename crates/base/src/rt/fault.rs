@@ -336,6 +336,12 @@ faults! {
     LackingRead = "lacking-read",
     /// A storage node writes a page of another one over a newer one of its own.
     LackingOlder = "lacking-older",
+    /// A storage node merges pages without saving the versions that snapshots have of them.
+    VersionUnsaved = "version-unsaved",
+    /// A storage node forgets redo that a snapshot needs when an image of the page follows.
+    ImageForgets = "image-forgets",
+    /// A storage node removes the file of a space that is dropped, though a snapshot has the space.
+    DroppedGone = "dropped-gone",
     /// What a storage node had received counts on, though its directory was lost.
     ReplacedCounts = "replaced-counts",
     /// A storage node tells a reader all but one of the pages that an entry has changed.

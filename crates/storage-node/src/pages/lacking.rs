@@ -140,6 +140,7 @@ impl Pages {
             Some(lacking) => lacking.spaces.clone(),
             None => return Ok(()),
         };
+        self.begin_without_snapshots()?;
         for space in &spaces {
             if !self.store.has_space(*space) {
                 self.store.create_space(*space)?;

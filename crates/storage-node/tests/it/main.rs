@@ -4,3 +4,4 @@ mod cluster;
 mod given;
 mod pages;
 mod readers;
+mod snapshots;

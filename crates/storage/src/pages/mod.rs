@@ -299,6 +299,19 @@ impl PageStore {
         self.spaces.remove(space)
     }
 
+    /// As [`PageStore::drop_space`]; the file is kept under another name, `to`, with all that was written to it, durably.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn retire_space(&self, space: u32, to: &Path) -> Result<()> {
+        self.check_change()?;
+        self.settle_former()?;
+        if let Some(file) = self.spaces.find(space)? {
+            self.guarded(|| file.sync_if_dirty())?;
+        }
+        self.spaces.retire(space, to)
+    }
+
     fn forget(&self, space: u32) -> Result<()> {
         if !self.areas.holds(space) {
             return Ok(());

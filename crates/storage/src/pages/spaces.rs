@@ -187,14 +187,29 @@ impl Spaces {
     /// # Errors
     /// An I/O error of the removal or of the sync.
     pub fn remove(&self, space: u32) -> Result<()> {
+        self.leave(space, |path| doing(fs::remove(path), "removing", path))
+    }
+
+    /// The same; its file, which has to be synced, is `to` from then on.
+    ///
+    /// # Errors
+    /// An I/O error of the renaming or of the sync.
+    pub fn retire(&self, space: u32, to: &Path) -> Result<()> {
+        self.leave(space, |path| {
+            doing(fs::rename(path, to), "renaming", path)?;
+            let dir = to.parent().unwrap_or(to);
+            doing(fs::sync_dir(dir), "syncing", dir)
+        })
+    }
+
+    fn leave(&self, space: u32, leave: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let mut files = self.files.write();
         self.dropped.write().insert(space);
         files.open.remove(&space);
         if !files.all.remove(&space) {
             return Ok(());
         }
-        let path = self.path(space);
-        doing(fs::remove(&path), "removing", &path)?;
+        leave(&self.path(space))?;
         doing(fs::sync_dir(&self.dir), "syncing", &self.dir)
     }
 
