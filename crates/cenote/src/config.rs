@@ -527,6 +527,15 @@ pub struct StorageSettings {
 }
 
 impl StorageOptions {
+    /// Decides them; some have to be named.
+    ///
+    /// # Errors
+    /// None is.
+    pub fn required(self) -> Result<StorageSettings, ConfigError> {
+        let none = || ConfigError::Value("say where the storage nodes are: --storage ADDR:PORT,...".into());
+        self.decide()?.ok_or_else(none)
+    }
+
     /// Decides them.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use cenote_base::units::ByteSize;
 use cenote_engine::{Claim, Engine, EngineOptions, Result};
 use cenote_fabric::Origin;
 use cenote_fabric::message::tcp::Tcp;
+use cenote_storage::branch::{self, Parent};
 use cenote_storage::nodes::StorageNodes;
 use cenote_storage_node::NodesClient;
 use std::path::Path;
@@ -29,6 +30,10 @@ fn open_keeping(settings: &Settings, archive_lag: Option<u64>) -> Result<Arc<Eng
     let mut options = options(settings)?;
     options.archive_lag = options.archive_lag.or(archive_lag);
     options.nodes = settings.storage.as_ref().map(nodes).transpose()?;
+    options.parent = match &settings.storage {
+        Some(_) => None,
+        None => parent(&settings.data)?,
+    };
     match settings.role {
         Role::Reader => open_reader(settings),
         Role::Writer | Role::Auto => Engine::open(options),
@@ -167,6 +172,27 @@ pub fn client(storage: &StorageSettings) -> cenote_base::Result<NodesClient> {
 /// As there.
 pub fn nodes(storage: &StorageSettings) -> Result<Arc<dyn StorageNodes>> {
     Ok(Arc::new(client(storage)?))
+}
+
+/// The storage nodes with which a data directory shares pages, if it has a branch.
+///
+/// # Errors
+/// The file that says so is damaged; the secret's file cannot be read.
+pub fn parent(data: &Path) -> Result<Option<Arc<dyn StorageNodes>>> {
+    let Some(parent) = branch::parent(data)? else {
+        return Ok(None);
+    };
+    let client = client(&storage_of(&parent))?.with_timeout(READER_TIMEOUT);
+    Ok(Some(Arc::new(client)))
+}
+
+/// Where a branch finds them.
+pub fn storage_of(parent: &Parent) -> StorageSettings {
+    StorageSettings {
+        nodes: parent.nodes.clone(),
+        cluster: parent.cluster.clone(),
+        secret_file: (!parent.secret_file.is_empty()).then(|| parent.secret_file.clone().into()),
+    }
 }
 
 /// A host that has a name, and no pool that counts its lives: those of its machine do.

@@ -393,6 +393,8 @@ pub struct EngineOptions {
     pub data: PathBuf,
     /// Storage nodes that keep log and pages; then the data directory has what need not last. `None`: it has all.
     pub nodes: Option<Arc<dyn StorageNodes>>,
+    /// Storage nodes with a snapshot of which the data directory may be a branch.
+    pub parent: Option<Arc<dyn StorageNodes>>,
     /// What people call it, if it is a reader: the server of the database is another process, which it leaves alone.
     pub reader: Option<String>,
     /// Kind of memory.
@@ -437,6 +439,7 @@ impl EngineOptions {
         EngineOptions {
             data: data.into(),
             nodes: None,
+            parent: None,
             reader: None,
             memory,
             memory_size,

@@ -262,7 +262,7 @@ fn open_directory(options: &EngineOptions) -> Result<DataDir> {
     }
     Ok(match &options.nodes {
         Some(nodes) => DataDir::on_nodes(nodes.clone(), &options.data, origins, &claim)?,
-        None => DataDir::open_as(&options.data, origins, &claim)?,
+        None => DataDir::open_as(&options.data, origins, &claim)?.with_parent(options.parent.clone()),
     })
 }
 

@@ -335,7 +335,7 @@ impl NodesClient {
     /// [`Error::Timeout`].
     pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
         match self.ask_leader(&Request::Snapshots)? {
-            Reply::Snapshots(snapshots) => Ok(snapshots),
+            Reply::Snapshots(snapshots) => Ok(snapshots.iter().cloned().collect()),
             other => Err(unexpected(other)),
         }
     }

@@ -30,6 +30,6 @@ pub use client::NodesClient;
 pub use demand::{Demand, Demanded};
 pub use members::{Membership, Server, ServerRole, ServerSeen};
 pub use node::{NodeOptions, StorageNode};
-pub use snapshots::Snapshot;
+pub use snapshots::{Snapshot, check_name};
 pub use usage::Usage;
 pub use wire::Status;

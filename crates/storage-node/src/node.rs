@@ -557,7 +557,11 @@ impl Shared {
             };
             let taken = self.take_lacking()?;
             self.save()?;
-            let tidied = self.pages.tidy()?;
+            let tidied = match self.pages.tidy() {
+                // To give blocks back may take some.
+                Err(Error::Full(_)) => false,
+                tidied => tidied?,
+            };
             if merged == 0 && !taken && !tidied {
                 rt::sleep(Nanos::from_millis(50));
             }
@@ -1022,7 +1026,7 @@ impl Shared {
 
     fn snapshots(&self) -> Reply {
         match self.replica.confirm(Confirmed::State, ANSWER_TIMEOUT) {
-            Answer::Current => Reply::Snapshots(self.replica.view().snapshots.iter().cloned().collect()),
+            Answer::Current => Reply::Snapshots((*self.replica.view().snapshots).clone()),
             other => unanswered(other),
         }
     }

@@ -120,6 +120,8 @@ struct Index {
     untidy: Option<(PageId, Lsn)>,
     /// Snapshots that were dropped since the start.
     drops: u64,
+    /// It is looked for when entries behind this are in.
+    tidy_behind: Lsn,
 }
 
 /// A state as of an entry, with all redo up to it merged.
@@ -258,7 +260,7 @@ impl Pages {
     fn drop_space(&self, space: u32, at: Lsn) -> Result<()> {
         // Nothing of it is written from here on.
         let _alone = self.merging.lock();
-        let is_retired = self.retire(space, at)?;
+        let kept_as = self.save_dropped(space, at)?;
         {
             let mut index = self.index.lock();
             index.spaces.remove(&space);
@@ -268,9 +270,12 @@ impl Pages {
                 lacking.spaces.remove(&space);
             }
         }
-        match is_retired {
-            true => Ok(()),
-            false => self.store.drop_space(space),
+        match kept_as {
+            Some(path) => {
+                self.store.retire_space(space, &path)?;
+                self.versions.note_retired(space, at)
+            }
+            None => self.store.drop_space(space),
         }
     }
 

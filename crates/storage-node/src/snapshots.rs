@@ -22,6 +22,8 @@ use crate::codec::{Reader, Writer};
 pub(crate) const SNAPSHOTS_MAX: usize = 32;
 /// Branches of one snapshot at a time.
 pub(crate) const BRANCHES_MAX: usize = 64;
+/// Bytes of the control record that one keeps: what a server writes has 4 KiB.
+const CONTROL_MAX: usize = 8 << 10;
 /// Bytes of a snapshot's or a branch's name.
 pub(crate) const NAME_MAX: usize = 64;
 
@@ -76,6 +78,12 @@ impl Snapshots {
         if self.kept.len() >= SNAPSHOTS_MAX {
             return Err(format!(
                 "there are {SNAPSHOTS_MAX} snapshots, the most there can be: drop one"
+            ));
+        }
+        if control.len() > CONTROL_MAX {
+            return Err(format!(
+                "the control record has {} bytes, and a snapshot's {CONTROL_MAX} at most",
+                control.len()
             ));
         }
         self.made += 1;
@@ -150,7 +158,7 @@ impl Snapshots {
     }
 }
 
-pub(crate) fn put_snapshot(writer: Writer, snapshot: &Snapshot) -> Writer {
+fn put_snapshot(writer: Writer, snapshot: &Snapshot) -> Writer {
     let branches: Vec<(&u128, &String)> = snapshot.branches.iter().collect();
     writer
         .u64(snapshot.number)
@@ -162,7 +170,7 @@ pub(crate) fn put_snapshot(writer: Writer, snapshot: &Snapshot) -> Writer {
         .u128(snapshot.token)
 }
 
-pub(crate) fn take_snapshot(r: &mut Reader<'_>) -> Result<Snapshot> {
+fn take_snapshot(r: &mut Reader<'_>) -> Result<Snapshot> {
     Ok(Snapshot {
         number: r.u64()?,
         name: r.text()?,
@@ -178,7 +186,7 @@ pub(crate) fn take_snapshot(r: &mut Reader<'_>) -> Result<Snapshot> {
 ///
 /// # Errors
 /// [`Error::Invalid`].
-pub(crate) fn check_name(name: &str) -> Result<()> {
+pub fn check_name(name: &str) -> Result<()> {
     let is_good = !name.is_empty() && name.len() <= NAME_MAX && !name.contains(char::is_control);
     match is_good {
         true => Ok(()),

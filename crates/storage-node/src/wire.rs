@@ -15,7 +15,7 @@ use crate::command::{put_end, take_end};
 use crate::demand::{Demand, put_demand, take_demand};
 use crate::members::{Membership, Server, put_membership, put_server, take_membership, take_server};
 use crate::pages::CHANGES_MAX;
-use crate::snapshots::{Snapshot, put_snapshot, take_snapshot};
+use crate::snapshots::Snapshots;
 use crate::usage::{Usage, put_usage, take_usage};
 
 /// What this program speaks. Peers of another version are refused.
@@ -192,7 +192,7 @@ pub(crate) enum Reply {
     Members(Membership),
     Usage(Usage),
     Asked(Vec<PageId>),
-    Snapshots(Vec<Snapshot>),
+    Snapshots(Snapshots),
 }
 
 /// What a node says of itself.
@@ -365,7 +365,7 @@ impl Reply {
             Reply::Members(members) => put_membership(Writer::of(16), members),
             Reply::Usage(usage) => put_usage(Writer::of(17), usage),
             Reply::Asked(pages) => put_pages(Writer::of(18), pages),
-            Reply::Snapshots(snapshots) => Writer::of(19).each(snapshots, put_snapshot),
+            Reply::Snapshots(snapshots) => snapshots.put(Writer::of(19)),
         }
         .done()
     }
@@ -405,7 +405,7 @@ impl Reply {
             16 => Reply::Members(take_membership(&mut r)?),
             17 => Reply::Usage(take_usage(&mut r)?),
             18 => Reply::Asked(r.each(take_page_id)?),
-            19 => Reply::Snapshots(r.each(take_snapshot)?),
+            19 => Reply::Snapshots(Snapshots::take(&mut r)?),
             _ => return Err(r.wrong("there is no such answer")),
         };
         r.end()?;
@@ -670,7 +670,7 @@ mod tests {
                 ..Status::default()
             }),
             Reply::Failed(Error::Full("full".into())),
-            Reply::Snapshots(Vec::new()),
+            Reply::Snapshots(Snapshots::default()),
         ]
     }
 

@@ -29,7 +29,7 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use crate::control::{Control, ControlFile};
-use crate::files::{doing, log_dir, space_name, spaces_dir};
+use crate::files::{doing, log_dir, prepare, space_name, spaces_dir};
 use crate::log::{LogCopy, LogSource};
 use crate::nodes::PageAnswer;
 use crate::page_source::{PageSource, one_by_one};
@@ -142,18 +142,6 @@ pub fn restore(backup: &Path, data: &Path) -> Result<BackupReport> {
     let source = LogSource::of_copy(&log_dir(backup), control.database)?;
     let log = LogCopy::new(source, &log_dir(data), copy.database, control.checkpoint)?;
     copy.finish(log, control)
-}
-
-/// An empty directory with the directories of a database in it.
-pub(crate) fn prepare(path: &Path) -> Result<()> {
-    doing(fs::create_dir_all(path), "making", path)?;
-    if !doing(fs::list(path), "listing", path)?.is_empty() {
-        return Err(Error::Invalid(format!("the directory {} is not empty", path.display())));
-    }
-    for dir in [spaces_dir(path), log_dir(path)] {
-        doing(fs::create_dir_all(&dir), "making", &dir)?;
-    }
-    doing(fs::sync_dir(path), "syncing", path)
 }
 
 /// A copy that is being made.

@@ -310,6 +310,13 @@ impl ControlFile {
 
     fn create(data: &Path, path: &Path, origins: Origins, owner: Option<&Ownership>) -> Result<()> {
         origins.check()?;
+        let branch = data.join("branch");
+        if fs::exists(&branch).doing(|| format!("looking for {}", branch.display()))? {
+            return Err(Error::Invalid(format!(
+                "the branch in {} was not finished, or is being dropped: drop it, and make another",
+                data.display()
+            )));
+        }
         for dir in [log_dir(data), spaces_dir(data)] {
             let exists = fs::exists(&dir).doing(|| format!("looking for {}", dir.display()))?;
             if exists
@@ -436,7 +443,7 @@ pub fn database_of(slot: &[u8]) -> u128 {
 ///
 /// # Errors
 /// [`Error::Invalid`]; those of [`ControlFile::open`].
-pub(crate) fn refuse_filling(slots: Option<&[u8]>, name: &str) -> Result<()> {
+pub fn refuse_filling(slots: Option<&[u8]>, name: &str) -> Result<()> {
     match filling(slots, name)? {
         None => Ok(()),
         Some(_) => Err(Error::Invalid(format!(

@@ -4,6 +4,7 @@
 //! - [`log`]: the stream of redo, in a ring and in segment files; group commit; recovery of its end;
 //! - [`pages`]: pages in files, with torn pages made good;
 //! - [`control`]: the control file;
+//! - [`branch`]: a database that shares pages with a snapshot on storage nodes;
 //! - [`owner`]: who has the data directory, of several hosts that reach it;
 //! - [`Storage`]: all of them in one data directory, as the buffer sees them.
 //!
@@ -13,6 +14,8 @@
 pub mod archive;
 pub mod asked;
 mod backup;
+pub mod branch;
+mod codec;
 pub mod control;
 mod files;
 pub mod follower;

@@ -24,6 +24,7 @@ use cenote_base::rt::fs;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
+use crate::branch::{Branch, Branched};
 use crate::control::{self, Control};
 use crate::files::doing;
 use crate::log::NODE_BATCH;
@@ -59,7 +60,8 @@ pub struct LoadReport {
 }
 
 /// Puts a copy of the database in the directory `data` on `nodes`, which have none, or one whose filling was not
-/// finished. It has to have been shut down, and stays as it is. `told` hears now and then how many pages of how many
+/// finished. It has to have been shut down, and stays as it is; of a branch ([`crate::branch`]) the pages that it shares
+/// come from `parent`, and the copy is whole. `told` hears now and then how many pages of how many
 /// are there.
 ///
 /// # Errors
@@ -67,13 +69,19 @@ pub struct LoadReport {
 /// [`Error::Busy`] if another process has it; [`Error::Corrupt`] if a page is damaged; [`Error::Full`] if the disks of
 /// nodes stay full; [`Error::Timeout`] if no majority of them answers; [`Error::Revoked`] if a server, or another load,
 /// takes the database.
-pub fn load(data: &Path, nodes: &Arc<dyn StorageNodes>, claim: &Claim, told: &dyn Fn(u64, u64)) -> Result<LoadReport> {
-    load_within(data, nodes, claim, told, PATIENCE)
+pub fn load(
+    data: &Path,
+    parent: Option<&Arc<dyn StorageNodes>>,
+    nodes: &Arc<dyn StorageNodes>,
+    claim: &Claim,
+    told: &dyn Fn(u64, u64),
+) -> Result<LoadReport> {
+    load_within((data, parent), nodes, claim, told, PATIENCE)
 }
 
 /// The same, with so much patience.
 pub(crate) fn load_within(
-    data: &Path,
+    (data, parent): (&Path, Option<&Arc<dyn StorageNodes>>),
     nodes: &Arc<dyn StorageNodes>,
     claim: &Claim,
     told: &dyn Fn(u64, u64),
@@ -97,10 +105,14 @@ pub(crate) fn load_within(
             data.display()
         )))
     };
+    let branch = Branch::open(data, parent)?;
     let (store, _) = PageStore::open(data, control.database, None, &mut no_redo)?;
-    let pages = InUse(&store);
+    let pages: Box<dyn PageSource + '_> = match &branch {
+        Some(branch) => Box::new(Branched(&store, branch)),
+        None => Box::new(InUse(&store)),
+    };
     let mut filling = Filling::begin(Arc::clone(nodes), claim, &control, patience)?;
-    filling.fill(&pages, told)?;
+    filling.fill(&*pages, told)?;
     filling.finish(control)
 }
 

@@ -235,7 +235,7 @@ fn no_space(space: u32) -> Error {
 }
 
 /// Bytes of the network, before they are believed.
-fn checked(id: PageId, answer: PageAnswer) -> PageAnswer {
+pub(crate) fn checked(id: PageId, answer: PageAnswer) -> PageAnswer {
     let (page, read) = answer?;
     if page.len() != PAGE_SIZE {
         return Err(Error::corrupt(format!("page {id} came as {} bytes", page.len())));

@@ -4,6 +4,7 @@ mod archive;
 mod audit;
 mod auto;
 mod backup;
+mod branch;
 mod check;
 mod client;
 mod cluster;
@@ -125,10 +126,28 @@ Three storage nodes on one machine, and a database on them:
 A database of a data directory, put on nodes that have none; the other way is `cenote backup`, then `cenote restore`:
   cenote storage load --data /srv/before --storage 127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003
 
+The database as it is now, kept under a name; `cenote branch create --snapshot NAME` makes databases of it:
+  cenote storage snapshot monday --storage 127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003
+
 A commit is acknowledged when a majority of the nodes has it synced; the nodes make pages of the log themselves. The
 server may be started on any machine: it has nothing that lasts. A server that is started takes the database from the
 one before, of which nothing is accepted any more. On addresses that other machines reach, every node and server needs
 the same secret (--storage-secret-file).";
+
+const BRANCH_EXAMPLES: &str = "\
+Try a migration on the database as it is now, with all of its rows, and throw that away:
+  nodes=10.0.0.1:6001,10.0.0.2:6001,10.0.0.3:6001
+  cenote branch create --data /srv/try --storage $nodes
+  cenote run --data /srv/try --listen 127.0.0.1:5555
+  cenote branch drop --data /srv/try
+
+Keep the database as it is today, and look at it next week:
+  cenote storage snapshot monday --storage $nodes
+  cenote branch create --data /srv/monday --snapshot monday --storage $nodes
+
+A branch is made at once, whatever the size of the database: a page is read from the storage nodes as it was, until the
+branch has changed it. They keep the pages of a snapshot that change later, and nothing else. A branch needs them as
+long as it lives; `cenote backup`, or `cenote storage load` to nodes of its own, makes a whole copy of it.";
 
 const UP_EXAMPLES: &str = "\
 Examples:
@@ -246,6 +265,9 @@ enum Command {
     /// Start a storage node: with others it keeps the log and the pages of a database
     #[command(after_help = STORAGE_EXAMPLES)]
     Storage(storage::StorageArguments),
+    /// Databases that begin as a snapshot of one on storage nodes, and share its pages: make one, look at it, drop it
+    #[command(subcommand, after_help = BRANCH_EXAMPLES)]
+    Branch(branch::BranchCommand),
     /// Start a cluster on this machine, a process for each role: storage nodes, servers, a proxy for clients
     #[command(after_help = UP_EXAMPLES)]
     Up(up::UpArguments),
@@ -394,6 +416,7 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Host(arguments) => host::run(arguments),
         Command::Pool(command) => pool::look(command),
         Command::Storage(arguments) => storage::run(arguments),
+        Command::Branch(command) => branch::run(command),
         Command::Up(arguments) => up::up(&arguments),
         Command::Down(arguments) => up::down(&arguments),
         Command::Cluster(command) => cluster::run(command),

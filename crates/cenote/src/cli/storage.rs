@@ -1,12 +1,15 @@
 //! `cenote storage`: a storage node from its first line to its last, and what it is asked.
 
+use super::archive::local_time;
 use super::{Failure, print_aligned, say};
+use crate::archiving::now;
 use crate::config::{STORAGE_CLUSTER_DEFAULT, StorageOptions};
 use crate::database;
 use crate::pooled::read_secret;
 use cenote_base::units::ByteSize;
 use cenote_engine::Claim;
 use cenote_fabric::message::tcp::Tcp;
+use cenote_storage::nodes::StorageNodes;
 use cenote_storage_node::{NodeOptions, Status, StorageNode};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -37,6 +40,12 @@ pub enum StorageCommand {
     Status(StorageOptions),
     /// Let a node that lost its directory, and was started with a new one, take its place again
     Replace(ReplaceArguments),
+    /// Keep the database as it is now under a name: pages that change later are kept as they were
+    Snapshot(SnapshotArguments),
+    /// List snapshots, their branches, and which nodes have them
+    Snapshots(StorageOptions),
+    /// Drop a snapshot, and what only it needs
+    DropSnapshot(DropArguments),
     /// Put a copy of the database in a data directory on nodes that have none; it has to be stopped, and stays as it is
     Load(LoadArguments),
 }
@@ -48,6 +57,24 @@ pub struct LoadArguments {
     data: PathBuf,
     #[command(flatten)]
     storage: StorageOptions,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotArguments {
+    /// What it is called
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    storage: StorageOptions,
+}
+
+#[derive(Debug, Args)]
+pub struct DropArguments {
+    #[command(flatten)]
+    snapshot: SnapshotArguments,
+    /// Also where it has branches: what they have not changed is lost
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -100,6 +127,9 @@ pub fn run(arguments: StorageArguments) -> Result<ExitCode, Failure> {
     match arguments.command {
         Some(StorageCommand::Status(options)) => status(options),
         Some(StorageCommand::Replace(arguments)) => replace(arguments),
+        Some(StorageCommand::Snapshot(arguments)) => snapshot(arguments),
+        Some(StorageCommand::Snapshots(options)) => snapshots(options),
+        Some(StorageCommand::DropSnapshot(arguments)) => drop_snapshot(arguments),
         Some(StorageCommand::Load(arguments)) => load(arguments),
         None => serve(&arguments.node),
     }
@@ -174,10 +204,57 @@ fn is_loopback(address: &str) -> Result<bool, Failure> {
     Ok(found.all(|address| address.ip().is_loopback()))
 }
 
+fn snapshot(arguments: SnapshotArguments) -> Result<ExitCode, Failure> {
+    let client = database::client(&arguments.storage.required()?)?;
+    let owner = client.owner()?;
+    cenote_storage::control::refuse_filling(owner.control.as_deref(), &client.name())?;
+    let snapshot = client.make_snapshot(&arguments.name, now())?;
+    say!(
+        "snapshot \"{}\" is the database as of {} of its log",
+        snapshot.name,
+        snapshot.end
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn drop_snapshot(arguments: DropArguments) -> Result<ExitCode, Failure> {
+    let name = arguments.snapshot.name;
+    let client = database::client(&arguments.snapshot.storage.required()?)?;
+    client.drop_snapshot(&name, arguments.force)?;
+    say!("snapshot \"{name}\" is dropped");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn snapshots(options: StorageOptions) -> Result<ExitCode, Failure> {
+    let client = database::client(&options.required()?)?;
+    let there = client.snapshots()?;
+    let statuses = client.statuses();
+    let all: Vec<Status> = statuses.into_values().filter_map(Result::ok).collect();
+    let mut rows = vec![
+        ["name", "made", "as of", "nodes", "branches"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for snapshot in there {
+        let with = all.iter().filter(|status| status.snapshots.contains(&snapshot.number));
+        let nodes: Vec<String> = with.map(|status| status.node.to_string()).collect();
+        let branches: Vec<&str> = snapshot.branches.values().map(String::as_str).collect();
+        rows.push(vec![
+            snapshot.name,
+            local_time(snapshot.made),
+            snapshot.end.to_string(),
+            nodes.join(", "),
+            branches.join(", "),
+        ]);
+    }
+    print_aligned(&rows);
+    let bytes = all.iter().map(|status| status.snapshot_bytes).max().unwrap_or(0);
+    say!("they take {} on a node, beside the pages", ByteSize(bytes));
+    Ok(ExitCode::SUCCESS)
+}
+
 fn status(options: StorageOptions) -> Result<ExitCode, Failure> {
-    let Some(storage) = options.decide()? else {
-        return Err("say where the storage nodes are: --storage ADDR:PORT,...".into());
-    };
+    let storage = options.required()?;
     let found = database::client(&storage)?.statuses();
     let head = [
         "address",
@@ -211,9 +288,7 @@ fn status(options: StorageOptions) -> Result<ExitCode, Failure> {
 }
 
 fn replace(arguments: ReplaceArguments) -> Result<ExitCode, Failure> {
-    let Some(storage) = arguments.storage.decide()? else {
-        return Err("say where the storage nodes are: --storage ADDR:PORT,...".into());
-    };
+    let storage = arguments.storage.required()?;
     let number = arguments.node;
     database::client(&storage)?.replace(number)?;
     say!("node {number} is let in with the directory that it has now, and takes what it lacks from the others");
@@ -221,9 +296,7 @@ fn replace(arguments: ReplaceArguments) -> Result<ExitCode, Failure> {
 }
 
 fn load(arguments: LoadArguments) -> Result<ExitCode, Failure> {
-    let Some(storage) = arguments.storage.decide()? else {
-        return Err("say where the storage nodes are: --storage ADDR:PORT,...".into());
-    };
+    let storage = arguments.storage.required()?;
     let data = &arguments.data;
     database::shut_down(data)?;
     let nodes = database::nodes(&storage)?;
@@ -234,7 +307,8 @@ fn load(arguments: LoadArguments) -> Result<ExitCode, Failure> {
         bar.set_length(all);
         bar.set_position(done);
     };
-    let report = cenote_storage::load(data, &nodes, &Claim::machine(), &tell)?;
+    let parent = database::parent(data)?;
+    let report = cenote_storage::load(data, parent.as_ref(), &nodes, &Claim::machine(), &tell)?;
     bar.finish_and_clear();
     say!(
         "{} have it: {} pages in {} spaces, {} of redo; start it with: cenote run --storage {}",

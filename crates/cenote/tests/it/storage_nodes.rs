@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 
+mod branches;
 mod cluster;
 mod copies;
 mod pausing;

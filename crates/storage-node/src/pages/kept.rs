@@ -19,11 +19,12 @@
 //! - redo that a snapshot needs is pending until its version is durable, also where an image follows;
 //! - what takes in redo again, after a start, meets the snapshots between it in the same order.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_base::page_io::PageRead;
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{self};
+use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_storage::OwnedRecord;
 use cenote_storage::nodes::{PageAnswer, SpaceExtent};
@@ -33,8 +34,9 @@ use cenote_storage::redo;
 use super::versions::{FIRST, Kept, Save, not_kept};
 use super::{Pages, READ_TIMEOUT};
 
-/// Times that a page is looked for while merges move it.
+/// Times that a page is looked for while merges move it, or its space is being dropped; and how long in between.
 const TURNS: usize = 8;
+const TURN: Nanos = Nanos::from_millis(1);
 
 impl Pages {
     // ---- snapshots come and go ----
@@ -65,13 +67,12 @@ impl Pages {
 
     /// Snapshot `number` is dropped.
     pub(super) fn forget(&self, number: u64) -> Result<()> {
-        let mut index = self.index.lock();
-        if index.kept.remove(&number).is_some() {
+        {
+            let mut index = self.index.lock();
+            index.kept.remove(&number);
             (index.untidy, index.drops) = (Some(FIRST), index.drops + 1);
-            drop(index);
-            self.versions.forget_spaces(number)?;
         }
-        Ok(())
+        self.versions.forget_spaces(number)
     }
 
     /// Snapshots up to this number are not here: the node was given a state.
@@ -89,7 +90,7 @@ impl Pages {
         self.index.lock().kept.keys().copied().collect()
     }
 
-    /// Frees some of what no snapshot needs any more; whether there was something to look at.
+    /// Frees some of what no snapshot needs any more; whether there is more to look at.
     ///
     /// # Errors
     /// An I/O error, after which the node cannot go on.
@@ -97,12 +98,15 @@ impl Pages {
         let _alone = self.merging.lock();
         let (from, drops, before, kept) = {
             let index = self.index.lock();
-            let Some(from) = index.untidy else { return Ok(false) };
+            let Some(from) = index.untidy.filter(|_| index.ingested > index.tidy_behind) else {
+                return Ok(false);
+            };
             let kept: Vec<Arc<Kept>> = index.kept.values().cloned().collect();
             (from, index.drops, index.ingested, kept)
         };
         let ends: Vec<Lsn> = kept.iter().map(|kept| kept.end).collect();
         let next = self.versions.tidy(from, before, &ends)?;
+        let mut is_left = false;
         if next.is_none() {
             // What was retired where the entries that are in end, or behind, may belong to a snapshot that comes yet.
             let needs = |space: u32, (after, at): (Lsn, Lsn)| {
@@ -110,13 +114,15 @@ impl Pages {
                 at >= before || kept.iter().any(|kept| has(kept))
             };
             self.versions.tidy_retired(&needs)?;
+            is_left = self.versions.retired_from(before);
         }
         let mut index = self.index.lock();
         // A snapshot that was dropped meanwhile has it begin again.
         if index.drops == drops {
-            index.untidy = next;
+            index.untidy = next.or(is_left.then_some(FIRST));
+            index.tidy_behind = if is_left { before } else { Lsn::ZERO };
         }
-        Ok(true)
+        Ok(next.is_some())
     }
 
     // ---- pages that change ----
@@ -146,7 +152,7 @@ impl Pages {
             with.map(|kept| kept.end).collect()
         };
         // A space that is dropped keeps its file, as of before the first of them.
-        ends.retain(|end| dropped.map_or(*end < last, |_| *end >= first));
+        ends.retain(|end| dropped.map_or(*end < last, |_| *end >= first) && !self.versions.has(id, *end));
         ends.sort_unstable();
         ends.dedup();
         if ends.is_empty() {
@@ -155,6 +161,11 @@ impl Pages {
         let mut page = vec![0; PAGE_SIZE];
         let is_there = match self.store.read_stable(id, &mut page) {
             Ok(read) => read != PageRead::NeverWritten,
+            // Redo makes it from nothing: what snapshots have from before is with other nodes.
+            Err(Error::Corrupt(_)) if records[0].get().is_base => {
+                ends.retain(|end| *end >= first);
+                false
+            }
             // The merge finds out what becomes of it; other nodes have the version.
             Err(Error::Corrupt(_) | Error::Invalid(_)) => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -168,9 +179,9 @@ impl Pages {
         kept.spaces.contains_key(&space) && !self.versions.is_retired(space, kept.end)
     }
 
-    /// Keeps the file of a space that is dropped at `at`, where a snapshot has the space; whether one has. With
-    /// `merging` held.
-    pub(super) fn retire(&self, space: u32, at: Lsn) -> Result<bool> {
+    /// Saves the versions that are lost with a space that is dropped at `at`; where its file is to be kept, if a snapshot
+    /// has the space. With `merging` held.
+    pub(super) fn save_dropped(&self, space: u32, at: Lsn) -> Result<Option<PathBuf>> {
         let (pending, is_kept) = {
             let index = self.index.lock();
             let is_kept = index.kept.values().any(|kept| self.has_current(kept, space));
@@ -182,7 +193,7 @@ impl Pages {
             (pending, is_kept)
         };
         if !is_kept || !self.store.has_space(space) || planted(Fault::DroppedGone) {
-            return Ok(false);
+            return Ok(None);
         }
         for some in pending.chunks(BATCH) {
             let mut saves = Vec::new();
@@ -191,10 +202,7 @@ impl Pages {
             }
             self.versions.save(&saves)?;
         }
-        self.store
-            .retire_space(space, &self.versions.retired_path(space, at)?)?;
-        self.versions.note_retired(space, at)?;
-        Ok(true)
+        self.versions.retired_path(space, at).map(Some)
     }
 
     // ---- reading ----
@@ -260,6 +268,7 @@ impl Pages {
             if let Some(found) = current.filter(|_| !self.versions.is_retired(id.space, kept.end)) {
                 return found;
             }
+            rt::sleep(TURN);
         }
         Err(not_kept(id, kept.end))
     }
@@ -269,7 +278,7 @@ impl Pages {
     fn read_current(&self, id: PageId, at: Lsn) -> Option<PageAnswer> {
         let mut records = {
             let index = self.index.lock();
-            if !index.spaces.contains_key(&id.space) {
+            if !index.spaces.contains_key(&id.space) || !self.store.has_space(id.space) {
                 return None;
             }
             index.pending.get(&id).cloned().unwrap_or_default()

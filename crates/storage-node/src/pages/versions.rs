@@ -10,7 +10,8 @@
 //!  versions/index    32 bytes a slot: 0 u64 page   8 u64 lsn   16 u64 until   24 u32 kind: 0 free, 1 page, 2 not there
 //!                                     28 u32 crc32c of 0..28
 //!  versions/pages    16 KiB a slot: the page, checksum filled in; a hole where there is none
-//!  versions/since    snapshots up to this number are not here: the node was given a state without them
+//!  versions/head     0 u32 magic   4 u32 format   8 u64: snapshots up to this number are not here, since the node was
+//!                    given a state without them   16 u32 crc32c; the files below are sealed by one at their end, too
 //!  versions/snapshot-N              the spaces that snapshot N has, with their pages
 //!  versions/retired-SPACE-POSITION  the file of a space that was dropped at this position
 //! ```
@@ -39,6 +40,8 @@ use cenote_storage::redo::{page_lsn, verify_page};
 use crate::codec::{Reader, Writer};
 use crate::snapshots::Snapshots;
 
+const MAGIC: u32 = u32::from_le_bytes(*b"CSvr");
+const FORMAT: u32 = 1;
 /// Bytes of an entry of the index.
 const ENTRY: usize = 32;
 /// Entries that are read at a time.
@@ -121,9 +124,7 @@ impl Versions {
         if !fs::exists(&self.dir).doing(|| format!("looking for {}", self.dir.display()))? {
             return Ok(state);
         }
-        if let Some(bytes) = self.sealed("since")? {
-            state.since = get_le::<u64>(&bytes, 0).unwrap_or(0);
-        }
+        state.since = self.read_head()?;
         for name in fs::list(&self.dir).doing(|| format!("listing {}", self.dir.display()))? {
             if let Some(key) = retired_of(&name) {
                 state.retired.insert(key, self.open_file(&name, OpenOptions::READ)?);
@@ -136,6 +137,21 @@ impl Versions {
             state.files = Some(files);
         }
         Ok(state)
+    }
+
+    fn read_head(&self) -> Result<u64> {
+        let path = self.dir.join("head");
+        let none = || Error::corrupt(format!("{} is missing", path.display()));
+        let bytes = self.sealed("head")?.ok_or_else(none)?;
+        let field = |at| get_le::<u32>(&bytes, at).unwrap_or(0);
+        match (field(0), field(4)) {
+            (MAGIC, FORMAT) => Ok(get_le::<u64>(&bytes, 8).unwrap_or(0)),
+            (MAGIC, format) => Err(Error::Mismatch(format!(
+                "{} has format version {format}, this program knows {FORMAT}",
+                path.display()
+            ))),
+            _ => Err(Error::corrupt(format!("{} is none", path.display()))),
+        }
     }
 
     fn open_files(&self) -> Result<Files> {
@@ -152,8 +168,16 @@ impl Versions {
 
     fn make_dir(&self) -> Result<()> {
         let doing = || format!("making {}", self.dir.display());
+        if fs::exists(self.dir.join("head")).doing(doing)? {
+            return Ok(());
+        }
         fs::create_dir_all(&self.dir).doing(doing)?;
+        self.write_head(0)?;
         fs::sync_dir(self.dir.parent().unwrap_or(&self.dir)).doing(doing)
+    }
+
+    fn write_head(&self, since: u64) -> Result<()> {
+        self.seal("head", Writer::default().u32(MAGIC).u32(FORMAT).u64(since))
     }
 
     /// Forgets all versions: snapshots up to this number are not here.
@@ -164,15 +188,18 @@ impl Versions {
         let doing = || format!("emptying {}", self.dir.display());
         let mut state = self.state.lock();
         *state = State::default();
-        if fs::exists(&self.dir).doing(doing)? {
-            fs::remove_dir_all(&self.dir).doing(doing)?;
-        }
-        if number > 0 {
-            self.make_dir()?;
-            self.seal("since", Writer::default().u64(number))?;
-        }
         state.since = number;
-        Ok(())
+        if number == 0 && !fs::exists(&self.dir).doing(doing)? {
+            return Ok(());
+        }
+        // First: what is left of a crash in between is of snapshots that are not here.
+        fs::create_dir_all(&self.dir).doing(doing)?;
+        self.write_head(number)?;
+        fs::sync_dir(self.dir.parent().unwrap_or(&self.dir)).doing(doing)?;
+        for name in fs::list(&self.dir).doing(doing)?.iter().filter(|name| *name != "head") {
+            fs::remove(self.dir.join(name)).doing(doing)?;
+        }
+        fs::sync_dir(&self.dir).doing(doing)
     }
 
     /// Those of a state's snapshots that this node has: none, where something is damaged.
@@ -192,6 +219,7 @@ impl Versions {
                 Err(error) => return Err(error),
             }
         }
+        self.forget_gone(snapshots)?;
         if let Some(damage) = damage {
             let last = snapshots.last();
             eprintln!("cenote storage: {damage}: this node has no snapshots up to number {last}");
@@ -231,6 +259,23 @@ impl Versions {
         let spaces: Vec<(u32, u32)> = spaces.iter().map(|(space, pages)| (*space, *pages)).collect();
         let fields = Writer::default().each(&spaces, |w, (space, pages)| w.u32(*space).u32(*pages));
         self.seal(&snapshot_name(number), fields)
+    }
+
+    /// Forgets those of snapshots that were dropped.
+    fn forget_gone(&self, snapshots: &Snapshots) -> Result<()> {
+        let doing = || format!("listing {}", self.dir.display());
+        if !fs::exists(&self.dir).doing(doing)? {
+            return Ok(());
+        }
+        let there = fs::list(&self.dir).doing(doing)?;
+        let numbers = there
+            .iter()
+            .filter_map(|name| name.strip_prefix("snapshot-")?.parse::<u64>().ok());
+        // Later ones are made by entries that come again.
+        let is_kept = |number: &u64| *number > snapshots.last() || snapshots.iter().any(|kept| kept.number == *number);
+        numbers
+            .filter(|number| !is_kept(number))
+            .try_for_each(|number| self.forget_spaces(number))
     }
 
     /// Forgets them; nothing, where there are none.
@@ -293,6 +338,7 @@ impl Versions {
             state.files.clone()
         };
         let saved = self.write(files, &placed);
+        let is_undone = saved.is_ok() || self.undo(&placed);
         let mut state = self.state.lock();
         match saved {
             Ok(files) => {
@@ -301,10 +347,29 @@ impl Versions {
                 Ok(())
             }
             Err(error) => {
-                state.free.extend(placed.iter().map(|(slot, _)| *slot));
+                // Else the next start finds out which of them are free.
+                if is_undone {
+                    state.free.extend(placed.iter().map(|(slot, _)| *slot));
+                }
                 Err(error)
             }
         }
+    }
+
+    /// Frees the entries on disk that were to be written; whether they are free.
+    fn undo(&self, placed: &[(u32, &Save)]) -> bool {
+        let undone = self.open_file("index", OpenOptions::WRITE).and_then(|index| {
+            let length = index.len().doing(|| "measuring".into())?;
+            let there = placed
+                .iter()
+                .map(|(slot, _)| place(*slot, ENTRY))
+                .filter(|at| *at < length);
+            for at in there {
+                index.write_at(&[0; ENTRY], at).doing(|| "freeing".into())?;
+            }
+            index.sync_data().doing(|| "syncing".into())
+        });
+        undone.is_ok()
     }
 
     /// The pages first: an entry never names what is not there.
@@ -330,6 +395,13 @@ impl Versions {
         }
         files.index.sync_data().doing(doing)?;
         Ok(files)
+    }
+
+    /// Whether a version of the page as it was at `at` is here.
+    pub fn has(&self, id: PageId, at: Lsn) -> bool {
+        let state = self.state.lock();
+        let last = state.versions.range((id, Lsn::ZERO)..=(id, at)).next_back();
+        last.is_some_and(|(_, version)| version.until > at)
     }
 
     /// The page as it was at `at`, if that version is here.
@@ -477,6 +549,11 @@ impl Versions {
             }
         }
         Ok(())
+    }
+
+    /// Whether a file is kept of a space that was dropped at `at` or later.
+    pub fn retired_from(&self, at: Lsn) -> bool {
+        self.state.lock().retired.keys().any(|(_, dropped)| *dropped >= at)
     }
 
     /// Bytes that versions take, and files of spaces that were dropped.

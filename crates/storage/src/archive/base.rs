@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
-use super::codec::{Reader, Writer};
 use super::names::{self, BaseName};
 use super::objects::Objects;
 use super::sealed::{Kind, seal, unseal};
 use super::timeline::need;
+use crate::codec::{Reader, Writer};
 use crate::redo::verify_page;
 
 /// Pages that a part covers: 8 MiB.

@@ -23,7 +23,6 @@
 
 mod archiver;
 mod base;
-mod codec;
 mod names;
 mod objects;
 mod piece;

@@ -10,9 +10,9 @@
 
 use cenote_base::{Error, Lsn, Result};
 
-use super::codec::{Reader, Writer};
 use super::names;
 use super::sealed::{Kind, seal, unseal};
+use crate::codec::{Reader, Writer};
 use crate::redo::GroupRef;
 
 /// At this time all below a position was durable, and nothing behind it was known to be. Within a timeline both grow.

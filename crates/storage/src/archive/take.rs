@@ -8,10 +8,10 @@ use cenote_base::{Error, Lsn, PageId, Result, rt};
 
 use super::archiver::{Archiver, Turn};
 use super::base::{Base, PART};
-use super::codec::Writer;
 use super::names::BaseName;
 use super::piece::Sample;
 use super::sealed::{Kind, seal};
+use crate::codec::Writer;
 use crate::page_source::PageSource;
 use crate::redo::page_lsn;
 

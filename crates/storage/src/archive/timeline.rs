@@ -7,11 +7,11 @@
 
 use cenote_base::{Error, Lsn, Result};
 
-use super::codec::{Reader, Writer};
 use super::names;
 use super::objects::Objects;
 use super::piece::Piece;
 use super::sealed::{Kind, seal, unseal};
+use crate::codec::{Reader, Writer};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]

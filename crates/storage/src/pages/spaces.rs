@@ -204,13 +204,16 @@ impl Spaces {
 
     fn leave(&self, space: u32, leave: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let mut files = self.files.write();
+        if files.all.contains(&space) {
+            // First: where the disk is full it is tried again.
+            leave(&self.path(space))?;
+        }
         self.dropped.write().insert(space);
         files.open.remove(&space);
-        if !files.all.remove(&space) {
-            return Ok(());
+        match files.all.remove(&space) {
+            true => doing(fs::sync_dir(&self.dir), "syncing", &self.dir),
+            false => Ok(()),
         }
-        leave(&self.path(space))?;
-        doing(fs::sync_dir(&self.dir), "syncing", &self.dir)
     }
 
     /// Syncs every space that was written since it was synced.

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_base::page_io::{PageIo, PageRead, PageWrite};
-use cenote_base::rt::Nanos;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PageId, Result};
 
+use crate::branch::Branch;
 use crate::control::{self, Control, ControlFile, Origins};
-use crate::files::{doing, log_dir, spaces_dir};
+use crate::files::{doing, lock, log_dir, spaces_dir};
 use crate::follower::Follower;
 use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive};
 use crate::node_pages::NodePages;
@@ -74,6 +74,8 @@ pub struct DataDir {
     control: Arc<ControlFile>,
     owner: Arc<Ownership>,
     follower: Option<Arc<Follower>>,
+    /// The way to the storage nodes of which it may be a branch.
+    parent: Option<Arc<dyn StorageNodes>>,
 }
 
 enum Place {
@@ -87,22 +89,6 @@ enum Place {
         scratch: PathBuf,
         lock: Arc<File>,
     },
-}
-
-/// How long a start waits for the lock of a killed server, which gives its memory back before its locks.
-const LOCK_TIMEOUT: Nanos = Nanos::from_secs(1);
-
-/// Takes a directory for this process, of those of this host.
-fn lock(path: &Path) -> Result<Arc<File>> {
-    let lock_path = path.join("lock");
-    let lock = doing(fs::open(&lock_path, OpenOptions::CREATE), "opening", &lock_path)?;
-    match doing(lock.lock_exclusive_within(LOCK_TIMEOUT), "locking", &lock_path)? {
-        true => Ok(Arc::new(lock)),
-        false => Err(Error::Busy(format!(
-            "the data directory {} is in use by another server: stop that one first",
-            path.display()
-        ))),
-    }
 }
 
 /// Takes the directory of a server whose database is on storage nodes.
@@ -188,7 +174,14 @@ impl DataDir {
             control: Arc::new(control),
             owner,
             follower: None,
+            parent: None,
         })
+    }
+
+    /// The same; a branch ([`crate::branch`]) shares pages with a snapshot on these storage nodes.
+    #[must_use]
+    pub fn with_parent(self, parent: Option<Arc<dyn StorageNodes>>) -> DataDir {
+        DataDir { parent, ..self }
     }
 
     /// Takes the database on storage nodes for this process, as `claim` says, and makes it if there is none. Whoever had
@@ -245,6 +238,7 @@ impl DataDir {
             control: Arc::new(control),
             owner,
             follower: None,
+            parent: None,
         })
     }
 
@@ -279,6 +273,7 @@ impl DataDir {
             control: Arc::new(control),
             owner,
             follower: Some(follower),
+            parent: None,
         })
     }
 
@@ -390,10 +385,16 @@ impl DataDir {
         let (database, checkpoint) = (control.database, control.checkpoint);
         let mut redo = |wanted: &_| log.redo_of(checkpoint, wanted);
         let owner = Some(Arc::clone(&self.owner));
+        // Its files are made first, where they are not there.
+        let branch = Branch::open(path, self.parent.as_ref())?;
         let (pages, report) = PageStore::open(path, database, owner, &mut redo)?;
         Self::keep_names(path)?;
         self.owner.handed_over()?;
-        Ok((Pages::files(pages), report))
+        let pages = match branch {
+            Some(branch) => Pages::branch(pages, branch),
+            None => Pages::files(pages),
+        };
+        Ok((pages, report))
     }
 }
 

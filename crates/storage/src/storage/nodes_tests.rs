@@ -43,6 +43,8 @@ pub(super) struct Kept {
     pub(super) full: u32,
     /// The positions at which pages were asked for.
     asked: Vec<(PageId, Lsn)>,
+    /// Snapshot 1, if it is kept: as of where, and which spaces it has.
+    pub(super) snapshot: Option<(Lsn, BTreeSet<u32>)>,
     /// This happens before pages are read, after so many times.
     pub(super) meanwhile: Meanwhile,
 }
@@ -67,6 +69,18 @@ impl fmt::Debug for Meanwhile {
 impl Kept {
     pub(super) fn at_origin(&self) -> LogEnd {
         self.end.unwrap_or(LogEnd::at_origin(self.origin))
+    }
+
+    /// Keeps all there is as snapshot 1.
+    pub(super) fn keep(&mut self) -> (Lsn, Vec<u8>, Vec<SpaceExtent>) {
+        let (end, spaces) = (self.at_origin().end, self.spaces.clone());
+        self.snapshot = Some((end, spaces.clone()));
+        let extent = |space: &u32| SpaceExtent {
+            space: *space,
+            pages: 40,
+        };
+        let control = self.control.clone().expect("a database");
+        (end, control, spaces.iter().map(extent).collect())
     }
 
     /// Whether this call is heard at all, and then whether it is answered.
@@ -198,6 +212,19 @@ impl StorageNodes for FakeNodes {
         pages.iter().map(|(id, lsn)| page_of(&kept, *id, *lsn)).collect()
     }
 
+    fn read_snapshot(&self, number: u64, pages: &[PageId]) -> Vec<PageAnswer> {
+        let kept = self.kept.lock();
+        let read = |id: &PageId| match &kept.snapshot {
+            Some((end, spaces)) if number == 1 && spaces.contains(&id.space) => page_up_to(&kept, *id, *end),
+            Some(_) => Err(Error::Invalid(format!(
+                "there is no space {} in the snapshot",
+                id.space
+            ))),
+            None => Err(Error::Past("snapshot 1 is not kept".into())),
+        };
+        pages.iter().map(read).collect()
+    }
+
     fn make_space(&self, space: u32) -> Result<()> {
         self.change(|kept| {
             kept.spaces.insert(space);
@@ -227,8 +254,12 @@ fn page_of(kept: &Kept, id: PageId, lsn: Lsn) -> PageAnswer {
     if !kept.spaces.contains(&id.space) {
         return Err(Error::Invalid(format!("there is no space {}", id.space)));
     }
+    page_up_to(kept, id, kept.at_origin().end)
+}
+
+fn page_up_to(kept: &Kept, id: PageId, end: Lsn) -> PageAnswer {
     let (mut page, mut at) = (vec![0; PAGE_SIZE].into_boxed_slice(), kept.origin);
-    while at < kept.at_origin().end {
+    while at < end {
         let group = GroupRef::parse(&kept.bytes[at.since(kept.origin) as usize..], at)?;
         for record in group.records() {
             let record = record?;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use cenote_base::page_io::{PageRead, PageWrite, Sectors};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
+use crate::branch::{Branch, Branched};
 use crate::log::Log;
 use crate::node_pages::NodePages;
 use crate::page_source::PageSource;
@@ -15,6 +16,7 @@ pub struct Pages(Kind);
 
 enum Kind {
     Files(Box<PageStore>),
+    Branch(Box<PageStore>, Box<Branch>),
     Nodes(NodePages, PageStats),
 }
 
@@ -23,13 +25,17 @@ impl Pages {
         Pages(Kind::Files(Box::new(store)))
     }
 
+    pub(super) fn branch(store: PageStore, branch: Branch) -> Pages {
+        Pages(Kind::Branch(Box::new(store), Box::new(branch)))
+    }
+
     pub(super) fn nodes(pages: NodePages) -> Pages {
         Pages(Kind::Nodes(pages, PageStats::default()))
     }
 
     pub(super) fn of_nodes(&self) -> Option<&NodePages> {
         match &self.0 {
-            Kind::Files(_) => None,
+            Kind::Files(_) | Kind::Branch(..) => None,
             Kind::Nodes(pages, _) => Some(pages),
         }
     }
@@ -39,6 +45,7 @@ impl Pages {
     pub(crate) fn source(&self, checkpoint: Lsn, begin: Lsn) -> (Box<dyn PageSource + '_>, Lsn) {
         match &self.0 {
             Kind::Files(store) => (Box::new(InUse(store)), checkpoint),
+            Kind::Branch(store, branch) => (Box::new(Branched(store, branch)), checkpoint),
             Kind::Nodes(pages, _) => (Box::new(pages.as_of(begin)), begin),
         }
     }
@@ -50,6 +57,10 @@ impl Pages {
     pub fn read_page(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
         match &self.0 {
             Kind::Files(store) => store.read_page(id, page),
+            Kind::Branch(store, branch) => {
+                let read = store.read_page(id, page)?;
+                branch.fill(id, page, read)
+            }
             Kind::Nodes(pages, _) => pages.read_page(id, page),
         }
     }
@@ -58,6 +69,7 @@ impl Pages {
     pub fn read_pages(&self, ids: &[PageId]) -> Vec<Result<(Box<[u8]>, PageRead)>> {
         match &self.0 {
             Kind::Files(store) => store.read_pages(ids),
+            Kind::Branch(store, branch) => branch.filled(ids, store.read_pages(ids)),
             Kind::Nodes(pages, _) => pages.read_pages(ids),
         }
     }
@@ -70,13 +82,18 @@ impl Pages {
         });
         match &self.0 {
             Kind::Files(store) => store.write_pages(pages),
-            Kind::Nodes(..) => self.write_changes(&whole.collect::<Vec<_>>(), log),
+            Kind::Branch(..) | Kind::Nodes(..) => self.write_changes(&whole.collect::<Vec<_>>(), log),
         }
     }
 
     pub(super) fn write_changes(&self, pages: &[PageWrite<'_>], log: &Log) -> Result<()> {
         match &self.0 {
             Kind::Files(store) => store.write_changes(pages),
+            Kind::Branch(store, branch) => {
+                store.write_changes(&branch.whole(store, pages)?)?;
+                branch.note_written(pages);
+                Ok(())
+            }
             Kind::Nodes(there, _) => {
                 there.drop_pages(pages, log);
                 Ok(())
@@ -90,7 +107,7 @@ impl Pages {
     /// As there; those of the nodes.
     pub fn create_space(&self, space: u32) -> Result<()> {
         match &self.0 {
-            Kind::Files(store) => store.create_space(space),
+            Kind::Files(store) | Kind::Branch(store, _) => store.create_space(space),
             Kind::Nodes(pages, _) => pages.create_space(space),
         }
     }
@@ -102,6 +119,10 @@ impl Pages {
     pub fn drop_space(&self, space: u32) -> Result<()> {
         match &self.0 {
             Kind::Files(store) => store.drop_space(space),
+            Kind::Branch(store, branch) => {
+                branch.forget_space(space)?;
+                store.drop_space(space)
+            }
             Kind::Nodes(pages, _) => pages.drop_space(space),
         }
     }
@@ -109,7 +130,7 @@ impl Pages {
     /// Whether a space is there.
     pub fn has_space(&self, space: u32) -> bool {
         match &self.0 {
-            Kind::Files(store) => store.has_space(space),
+            Kind::Files(store) | Kind::Branch(store, _) => store.has_space(space),
             Kind::Nodes(pages, _) => pages.has_space(space),
         }
     }
@@ -117,7 +138,7 @@ impl Pages {
     /// The spaces that are there, in order.
     pub fn spaces(&self) -> Vec<u32> {
         match &self.0 {
-            Kind::Files(store) => store.spaces(),
+            Kind::Files(store) | Kind::Branch(store, _) => store.spaces(),
             Kind::Nodes(pages, _) => pages.spaces(),
         }
     }
@@ -128,7 +149,7 @@ impl Pages {
     /// As there.
     pub fn page_count(&self, space: u32) -> Result<u32> {
         match &self.0 {
-            Kind::Files(store) => store.page_count(space),
+            Kind::Files(store) | Kind::Branch(store, _) => store.page_count(space),
             Kind::Nodes(pages, _) => pages.page_count(space),
         }
     }
@@ -139,7 +160,7 @@ impl Pages {
     /// As there.
     pub fn reserve(&self, space: u32, pages: u32) -> Result<()> {
         match &self.0 {
-            Kind::Files(store) => store.reserve(space, pages),
+            Kind::Files(store) | Kind::Branch(store, _) => store.reserve(space, pages),
             Kind::Nodes(there, _) => there.reserve(space, pages),
         }
     }
@@ -150,7 +171,7 @@ impl Pages {
     /// As there.
     pub fn reserve_again(&self, space: u32, pages: Range<u32>) -> Result<()> {
         match &self.0 {
-            Kind::Files(store) => store.reserve_again(space, pages),
+            Kind::Files(store) | Kind::Branch(store, _) => store.reserve_again(space, pages),
             Kind::Nodes(there, _) => there.reserve(space, pages.end),
         }
     }
@@ -162,6 +183,7 @@ impl Pages {
     pub fn punch(&self, space: u32, pages: Range<u32>) -> Result<()> {
         match &self.0 {
             Kind::Files(store) => store.punch(space, pages),
+            Kind::Branch(store, branch) => store.punch(space, branch.not_shared(space, pages)),
             Kind::Nodes(..) => Ok(()),
         }
     }
@@ -172,7 +194,7 @@ impl Pages {
     /// As there.
     pub fn sync(&self) -> Result<()> {
         match &self.0 {
-            Kind::Files(store) => store.sync(),
+            Kind::Files(store) | Kind::Branch(store, _) => store.sync(),
             Kind::Nodes(..) => Ok(()),
         }
     }
@@ -183,7 +205,7 @@ impl Pages {
     /// An I/O error.
     pub fn bytes_on_disk(&self) -> Result<u64> {
         match &self.0 {
-            Kind::Files(store) => store.bytes_on_disk(),
+            Kind::Files(store) | Kind::Branch(store, _) => store.bytes_on_disk(),
             Kind::Nodes(pages, _) => Ok(pages.bytes()),
         }
     }
@@ -193,18 +215,29 @@ impl Pages {
     /// # Errors
     /// As there.
     pub fn check_all(&self, found: &mut dyn FnMut(PageId, Error)) -> Result<u64> {
-        let pages = match &self.0 {
-            Kind::Files(store) => return store.check_all(found),
-            Kind::Nodes(pages, _) => pages,
+        let is_there = |space| match &self.0 {
+            Kind::Files(store) | Kind::Branch(store, _) => store.has_space(space),
+            Kind::Nodes(pages, _) => pages.keeps_space(space),
         };
+        // Nothing is repaired: pages may be in the middle of a write.
+        let read_page = |id, page: &mut [u8]| match &self.0 {
+            Kind::Branch(store, branch) => {
+                let read = store.read_stable(id, page)?;
+                branch.fill(id, page, read)
+            }
+            _ => self.read_page(id, page),
+        };
+        if let Kind::Files(store) = &self.0 {
+            return store.check_all(found);
+        }
         let (mut present, mut page) = (0, vec![0; PAGE_SIZE]);
-        for space in pages.spaces() {
-            for number in 0..pages.page_count(space).unwrap_or(0) {
+        for space in self.spaces() {
+            for number in 0..self.page_count(space).unwrap_or(0) {
                 let id = PageId::new(space, number);
-                match pages.read_page(id, &mut page) {
+                match read_page(id, &mut page) {
                     Ok(PageRead::NeverWritten) => {}
                     Ok(_) => present += 1,
-                    Err(_) if !pages.keeps_space(space) => break,
+                    Err(_) if !is_there(space) => break,
                     Err(error @ Error::Timeout(_)) => return Err(error),
                     Err(error) => found(id, error),
                 }
@@ -216,7 +249,7 @@ impl Pages {
     /// What it has done so far.
     pub fn stats(&self) -> &PageStats {
         match &self.0 {
-            Kind::Files(store) => store.stats(),
+            Kind::Files(store) | Kind::Branch(store, _) => store.stats(),
             Kind::Nodes(_, stats) => stats,
         }
     }
@@ -227,7 +260,7 @@ impl Pages {
     /// As there.
     pub fn check(&self) -> Result<()> {
         match &self.0 {
-            Kind::Files(store) => store.check(),
+            Kind::Files(store) | Kind::Branch(store, _) => store.check(),
             Kind::Nodes(..) => Ok(()),
         }
     }

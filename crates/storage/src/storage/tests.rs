@@ -18,6 +18,7 @@ use crate::testing::{blank, place, region};
 use cenote_base::random::Random;
 
 mod archived;
+mod branches;
 mod copies;
 
 /// Pages with their redo: what a buffer does, with all frames in a map.

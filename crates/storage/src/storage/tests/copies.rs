@@ -93,7 +93,7 @@ fn in_files(seed: u64) -> Known {
 fn put_within(kept: &Arc<Mutex<Kept>>, patience: Nanos) -> Result<LoadReport> {
     let nodes: Arc<dyn StorageNodes> = FakeNodes::new(kept);
     let told = |done, all| assert!(done <= all);
-    load_within(Path::new("/data"), &nodes, &Claim::machine(), &told, patience)
+    load_within((Path::new("/data"), None), &nodes, &Claim::machine(), &told, patience)
 }
 
 fn put(kept: &Arc<Mutex<Kept>>) -> Result<LoadReport> {

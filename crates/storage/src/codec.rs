@@ -5,7 +5,7 @@ use cenote_base::{Error, Lsn, Result};
 
 /// Writes fields.
 #[derive(Default)]
-pub(super) struct Writer(pub Vec<u8>);
+pub(crate) struct Writer(pub Vec<u8>);
 
 impl Writer {
     pub fn u32(&mut self, value: u32) -> &mut Self {
@@ -32,14 +32,14 @@ impl Writer {
     }
 }
 
-/// Reads them: what is not there is an error that names the object.
-pub(super) struct Reader<'a> {
+/// Reads them: what is not there is an error that names the file or object.
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
     of: &'a str,
 }
 
 impl<'a> Reader<'a> {
-    /// The fields of the object `of`.
+    /// The fields of the file or object `of`.
     pub fn new(bytes: &'a [u8], of: &'a str) -> Reader<'a> {
         Reader { rest: bytes, of }
     }
@@ -48,7 +48,7 @@ impl<'a> Reader<'a> {
         let (taken, rest) = self
             .rest
             .split_at_checked(length)
-            .ok_or_else(|| Error::corrupt(format!("the object {} ends too early", self.of)))?;
+            .ok_or_else(|| Error::corrupt(format!("{} ends too early", self.of)))?;
         self.rest = rest;
         Ok(taken)
     }
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
     pub fn end(self) -> Result<()> {
         match self.rest.len() {
             0 => Ok(()),
-            n => Err(Error::corrupt(format!("the object {} has {n} bytes too many", self.of))),
+            n => Err(Error::corrupt(format!("{} has {n} bytes too many", self.of))),
         }
     }
 }
