@@ -491,7 +491,8 @@ impl NodesClient {
         (0..count).map(move |n| (first + n) % count)
     }
 
-    fn command(&self, command: &Command) -> Result<u64> {
+    /// Has a command carried out; by which entry.
+    pub(crate) fn command(&self, command: &Command) -> Result<u64> {
         match self.ask_leader(&Request::Propose(command.encode()))? {
             Reply::Done { entry } => Ok(entry),
             Reply::Revoked { epoch } => Err(self.revoked(epoch)),

@@ -621,6 +621,9 @@ impl Shared {
         else {
             return Ok(false);
         };
+        if wanted.pages.is_empty() && !self.has_come_to_given() {
+            return Ok(false);
+        }
         let mut answers = self.others.read_as_of(wanted.since, &wanted.pages);
         for (id, answer) in wanted.pages.iter().zip(&mut answers) {
             let is_wrong = |page: &[u8]| page.len() != PAGE_SIZE || verify_page(page, *id).is_err();
@@ -641,6 +644,28 @@ impl Shared {
                 Ok(true)
             }
         }
+    }
+
+    /// Whether this node has come to all that the others knew when they gave the last page. An entry that is proposed
+    /// after that is behind it.
+    fn has_come_to_given(&self) -> bool {
+        if let Some(has_come) = self.pages.has_come_to_given() {
+            return has_come;
+        }
+        // Nothing changes by it: the node has come with this directory.
+        let command = Command::Register {
+            node: self.options.number,
+            identity: self.identity.identity,
+        };
+        let proposed = match self.replica.propose(command.encode(), OTHERS_TIMEOUT) {
+            Answer::Outcome(_, entry) => Ok(entry),
+            _ => self.others.command(&command),
+        };
+        match proposed {
+            Ok(entry) => self.pages.note_given_up_to(entry),
+            Err(error) => _ = self.say_left(&error),
+        }
+        false
     }
 
     /// Says why pages do not come, once for each reason. No: they are tried later.

@@ -104,6 +104,8 @@ struct Index {
     /// Pages that other nodes have yet, and how many there were, once that is known.
     lacking: Option<Lacking>,
     extents: Option<BTreeMap<u32, u32>>,
+    /// The others may have given pages as of entries up to this one, once that is known.
+    given_up_to: Option<u64>,
     /// What the last entries have changed, and the database as of the last one.
     history: History,
     control: Option<Arc<[u8]>>,

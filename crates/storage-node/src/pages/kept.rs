@@ -12,7 +12,8 @@
 //! is kept under another name. So a snapshot costs nothing when it is made, and a page no more than once for each state
 //! of it that snapshots have.
 //!
-//! A node that was given a state has none of the snapshots from before: others answer.
+//! A node that was given a state has none of the snapshots from before, and none that is made while it takes its pages:
+//! they come as of later, or their space is dropped already where they come from. Others answer.
 //!
 //! Invariants:
 //! - of each page of a snapshot that this node has, there is a version, or its file is no later than the snapshot;
@@ -43,6 +44,8 @@ impl Pages {
 
     /// The database as of here is snapshot `number`.
     pub(super) fn keep(&self, number: u64, end: Lsn) -> Result<()> {
+        // Whether pages are lacking stays as it is.
+        let _alone = self.merging.lock();
         let (spaces, is_lacking) = {
             let index = self.index.lock();
             (index.spaces.clone(), index.lacking.is_some())

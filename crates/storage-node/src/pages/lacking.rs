@@ -14,7 +14,9 @@
 //! - a page that is lacking is not believed from its file: a reader asks another node, and a merge passes it over,
 //!   unless redo makes it from nothing;
 //! - a page is not replaced by an older one;
-//! - nothing is written to a space that was dropped here since: `merging` is held from the question to the write.
+//! - nothing is written to a space that was dropped here since: `merging` is held from the question to the write;
+//! - no page is lacking any more only where this node has come to all that the others knew when they gave them: a
+//!   snapshot in between would have later pages, and none of spaces that were dropped there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -174,6 +176,18 @@ impl Pages {
     pub fn wanted(&self, most: usize) -> Option<Wanted> {
         let index = self.index.lock();
         Some(index.lacking.as_ref()?.first(index.extents.as_ref()?, most))
+    }
+
+    /// Whether this node has come to all that the others knew when they gave its pages; `None`: how far that is has to
+    /// be noted.
+    pub fn has_come_to_given(&self) -> Option<bool> {
+        let index = self.index.lock();
+        Some(index.entry.0 >= index.given_up_to?)
+    }
+
+    /// The last page was given before this entry.
+    pub fn note_given_up_to(&self, entry: u64) {
+        self.index.lock().given_up_to = Some(entry);
     }
 
     /// Pages that are lacking, about.
