@@ -424,7 +424,7 @@ mod tests {
     /// Bytes of one directory that is registered.
     const REGISTERED: usize = 4 + 8 + 16;
     /// Bytes of snapshots where there are none.
-    const NO_SNAPSHOTS: usize = 8 + 4;
+    const NO_SNAPSHOTS: usize = 8 + 4 + 4;
 
     fn end(at: u64, start: u64) -> Option<LogEnd> {
         Some(LogEnd {

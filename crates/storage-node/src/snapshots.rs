@@ -8,9 +8,10 @@
 //!                                                             └── while it has branches: refused, unless forced
 //! ```
 //!
-//! Numbers are never given twice, so that a late question of a snapshot that is gone finds none.
+//! Numbers are never given twice, so that a late question of a snapshot that is gone finds none. A command that comes a
+//! second time, behind the one that undid it, makes nothing again: the last of what is gone is known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use cenote_base::{Error, Lsn, Result};
@@ -24,6 +25,8 @@ pub(crate) const SNAPSHOTS_MAX: usize = 32;
 pub(crate) const BRANCHES_MAX: usize = 64;
 /// Bytes of the control record that one keeps: what a server writes has 4 KiB.
 const CONTROL_MAX: usize = 8 << 10;
+/// Snapshots and branches that are known to be gone: as many commands may be on their way a second time.
+const GONE_MAX: usize = 64;
 /// Bytes of a snapshot's or a branch's name.
 pub(crate) const NAME_MAX: usize = 64;
 
@@ -52,6 +55,8 @@ pub(crate) struct Snapshots {
     /// How many were ever made.
     made: u64,
     kept: BTreeMap<u64, Snapshot>,
+    /// Tokens of snapshots, and numbers of branches, that are gone: the last ones.
+    gone: VecDeque<u128>,
 }
 
 /// What became of a command.
@@ -69,6 +74,9 @@ impl Snapshots {
 
     /// Makes one: its number, unless this command has made it before.
     pub fn make(&mut self, (name, token, made): (String, u128, u64), log: LogEnd, control: Arc<[u8]>) -> Changed {
+        if self.gone.contains(&token) {
+            return Ok(None);
+        }
         if let Some(there) = self.kept.values().find(|there| there.name == name) {
             return match there.token == token {
                 true => Ok(None),
@@ -113,12 +121,25 @@ impl Snapshots {
                 branches.join(", ")
             ));
         }
-        self.kept.remove(&number);
+        let gone = self.kept.remove(&number);
+        gone.into_iter().for_each(|gone| self.note_gone(gone.token));
         Ok(Some(number))
+    }
+
+    fn note_gone(&mut self, what: u128) {
+        if !self.gone.contains(&what) {
+            self.gone.push_back(what);
+        }
+        if self.gone.len() > GONE_MAX {
+            self.gone.pop_front();
+        }
     }
 
     /// A branch begins at one.
     pub fn add_branch(&mut self, number: u64, branch: u128, name: String) -> Changed {
+        if self.gone.contains(&branch) {
+            return Ok(None);
+        }
         let Some(snapshot) = self.kept.get_mut(&number) else {
             return Err(format!("snapshot {number} is not kept any more"));
         };
@@ -137,13 +158,16 @@ impl Snapshots {
         for snapshot in self.kept.values_mut() {
             snapshot.branches.remove(&branch);
         }
+        self.note_gone(branch);
     }
 
     pub fn put(&self, writer: Writer) -> Writer {
         let kept: Vec<&Snapshot> = self.kept.values().collect();
+        let gone: Vec<u128> = self.gone.iter().copied().collect();
         writer
             .u64(self.made)
             .each(&kept, |w, snapshot| put_snapshot(w, snapshot))
+            .each(&gone, |w, what| w.u128(*what))
     }
 
     /// # Errors
@@ -154,6 +178,7 @@ impl Snapshots {
         Ok(Snapshots {
             made,
             kept: kept.into_iter().map(|snapshot| (snapshot.number, snapshot)).collect(),
+            gone: r.each(|r| r.u128())?.into(),
         })
     }
 }
@@ -227,6 +252,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_gone_does_not_come_back_with_a_late_command() {
+        let mut snapshots = Snapshots::default();
+        assert_eq!(make(&mut snapshots, "a", 1), Ok(Some(1)));
+        assert_eq!(snapshots.add_branch(1, 10, "x".into()), Ok(None));
+        snapshots.drop_branch(10);
+        assert_eq!(snapshots.add_branch(1, 10, "x".into()), Ok(None), "it came twice");
+        assert_eq!(snapshots.drop(1, false), Ok(Some(1)), "no branch came back");
+        assert_eq!(make(&mut snapshots, "a", 1), Ok(None), "it came twice");
+        assert_eq!(snapshots.iter().count(), 0);
+        for n in 0..2 * GONE_MAX as u64 {
+            let token = 100 + u128::from(n);
+            assert_eq!(make(&mut snapshots, "a", token), Ok(Some(n + 2)));
+            assert_eq!(snapshots.drop(n + 2, false), Ok(Some(n + 2)));
+            assert!(snapshots.gone.len() <= GONE_MAX && snapshots.gone.contains(&token));
+        }
+    }
+
+    #[test]
     fn branches_hold_their_snapshot() {
         let mut snapshots = Snapshots::default();
         assert_eq!(make(&mut snapshots, "a", 1), Ok(Some(1)));
@@ -252,6 +295,7 @@ mod tests {
             make(&mut snapshots, &format!("s{n}"), n).expect("made");
         }
         snapshots.add_branch(2, 5, "b".into()).expect("added");
+        snapshots.drop(3, false).expect("dropped");
         let bytes = snapshots.put(Writer::default()).done();
         let mut r = Reader::new(&bytes, "a test");
         assert_eq!(Snapshots::take(&mut r).expect("whole"), snapshots);
