@@ -118,6 +118,8 @@ struct Index {
     /// The snapshots that this node has, by number; and the last one that the entries up to here have made.
     kept: BTreeMap<u64, Arc<Kept>>,
     last_snapshot: u64,
+    /// A space whose file goes to the snapshots just now.
+    leaving: Option<u32>,
     /// Snapshots were dropped, and what only they needed is there yet: where that is looked for next.
     untidy: Option<(PageId, Lsn)>,
     /// Snapshots that were dropped since the start.
@@ -265,6 +267,7 @@ impl Pages {
         let kept_as = self.save_dropped(space, at)?;
         {
             let mut index = self.index.lock();
+            index.leaving = Some(space);
             index.spaces.remove(&space);
             index.dropped.remove(&space);
             index.forget_space(space);
@@ -272,13 +275,16 @@ impl Pages {
                 lacking.spaces.remove(&space);
             }
         }
-        match kept_as {
+        let left = match kept_as {
             Some(path) => {
-                self.store.retire_space(space, &path)?;
-                self.versions.note_retired(space, at)
+                let retired = self.store.retire_space(space, &path);
+                retired.and_then(|()| self.versions.note_retired(space, at))
             }
             None => self.store.drop_space(space),
-        }
+        };
+        self.index.lock().leaving = None;
+        self.changed.notify_all();
+        left
     }
 
     /// Does it again while the disk has no room for it, until the node ends.

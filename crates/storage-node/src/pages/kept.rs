@@ -24,8 +24,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_base::page_io::PageRead;
+use cenote_base::rt;
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_storage::OwnedRecord;
 use cenote_storage::nodes::{PageAnswer, SpaceExtent};
@@ -35,9 +35,8 @@ use cenote_storage::redo;
 use super::versions::{FIRST, Kept, Save, not_kept};
 use super::{Pages, READ_TIMEOUT};
 
-/// Times that a page is looked for while merges move it, or its space is being dropped; and how long in between.
+/// Times that a page is looked for while merges move it, or its space is being dropped.
 const TURNS: usize = 8;
-const TURN: Nanos = Nanos::from_millis(1);
 
 impl Pages {
     // ---- snapshots come and go ----
@@ -268,10 +267,11 @@ impl Pages {
             }
             let current = self.read_current(id, kept.end);
             // A space that was dropped meanwhile may have been made again.
-            if let Some(found) = current.filter(|_| !self.versions.is_retired(id.space, kept.end)) {
+            let is_gone =
+                || self.index.lock().leaving == Some(id.space) || self.versions.is_retired(id.space, kept.end);
+            if let Some(found) = current.filter(|_| !is_gone()) {
                 return found;
             }
-            rt::sleep(TURN);
         }
         Err(not_kept(id, kept.end))
     }
@@ -280,8 +280,11 @@ impl Pages {
     /// it meanwhile.
     fn read_current(&self, id: PageId, at: Lsn) -> Option<PageAnswer> {
         let mut records = {
-            let index = self.index.lock();
-            if !index.spaces.contains_key(&id.space) || !self.store.has_space(id.space) {
+            let mut index = self.index.lock();
+            while index.leaving == Some(id.space) && !self.is_closing() {
+                index = self.changed.wait_timeout(index, READ_TIMEOUT).0;
+            }
+            if !index.spaces.contains_key(&id.space) {
                 return None;
             }
             index.pending.get(&id).cloned().unwrap_or_default()

@@ -44,10 +44,13 @@ const MAGIC: u32 = u32::from_le_bytes(*b"CSvr");
 const FORMAT: u32 = 1;
 /// Bytes of an entry of the index.
 const ENTRY: usize = 32;
+/// Bytes by which the index grows, of free entries.
+const INDEX_GROWS: u64 = 4096;
 /// Entries that are read at a time.
 const ENTRIES: usize = 1 << 15;
 const PAGE: u32 = 1;
 const NOT_THERE: u32 = 2;
+/// The file that says which snapshots are not here.
 /// Where versions are looked at first.
 pub(super) const FIRST: (PageId, Lsn) = (PageId::from_raw(0), Lsn::ZERO);
 /// Versions that are looked at at a time for those that no snapshot needs.
@@ -221,7 +224,8 @@ impl Versions {
         }
         self.forget_gone(snapshots)?;
         if let Some(damage) = damage {
-            let last = snapshots.last();
+            // Those that come behind this state again were here, too.
+            let last = self.noted()?.max(snapshots.last());
             eprintln!("cenote storage: {damage}: this node has no snapshots up to number {last}");
             self.begin_after(last)?;
             kept.clear();
@@ -248,6 +252,15 @@ impl Versions {
         let spaces = r.each(|r| Ok((r.u32()?, r.u32()?)))?.into_iter().collect();
         r.end()?;
         Ok(Some(spaces))
+    }
+
+    /// The last snapshot whose spaces were noted and not forgotten.
+    fn noted(&self) -> Result<u64> {
+        let names = fs::list(&self.dir).doing(|| format!("listing {}", self.dir.display()))?;
+        let numbers = names
+            .iter()
+            .filter_map(|name| name.strip_prefix("snapshot-")?.parse().ok());
+        Ok(numbers.max().unwrap_or(0))
     }
 
     /// Notes them, durably.
@@ -384,6 +397,15 @@ impl Versions {
                 files
             }
         };
+        // A full disk leaves no entry behind whose slot is given again.
+        let slots = placed.iter().map(|(slot, _)| slot + 1).max().unwrap_or(0);
+        let (there, wanted) = (
+            files.index.len().doing(doing)?,
+            place(slots, ENTRY).next_multiple_of(INDEX_GROWS),
+        );
+        if wanted > there {
+            files.index.allocate(there, wanted - there).doing(doing)?;
+        }
         for (slot, save) in placed {
             if let Some(page) = &save.page {
                 files.pages.write_at(page, place(*slot, PAGE_SIZE)).doing(doing)?;
@@ -656,6 +678,8 @@ fn retired_of(name: &str) -> Option<(u32, Lsn)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_testkit::faulty::MemFs;
+
     use cenote_storage::redo::{set_page_checksum, set_page_lsn};
 
     fn id(page: u32) -> PageId {
@@ -750,6 +774,49 @@ mod tests {
         assert_eq!(versions.state.lock().slots, 6000, "a slot is used again");
         let versions = open(dir.path());
         assert_eq!((found(&versions, 2, 150), found(&versions, 9, 305)), (None, Some(300)));
+    }
+
+    #[test]
+    fn a_full_disk_has_changed_nothing() {
+        let mem = MemFs::new();
+        fs::with(Arc::new(mem.clone()), || {
+            let versions = open(Path::new("/node"));
+            versions.save(&[save(1, 0, 100, false)]).expect("saved");
+            mem.set_capacity(Some(mem.used()));
+            let more: Vec<Save> = (2..400).map(|number| save(number, 0, 100, false)).collect();
+            assert!(matches!(versions.save(&more), Err(Error::Full(_))));
+        });
+        let after = mem.kill_clone();
+        fs::with(Arc::new(after), || {
+            let versions = open(Path::new("/node"));
+            assert_eq!((found(&versions, 1, 50), found(&versions, 2, 50)), (Some(0), None));
+        });
+    }
+
+    #[test]
+    fn a_crash_while_versions_are_forgotten_leaves_no_snapshot_without_them() {
+        let mem = MemFs::new();
+        fs::with(Arc::new(mem.clone()), || {
+            let versions = open(Path::new("/node"));
+            versions.save(&[save(1, 100, 200, true)]).expect("saved");
+            versions.note_spaces(2, &BTreeMap::from([(7, 5)])).expect("noted");
+        });
+        for changes in 0..12 {
+            let now = mem.kill_clone();
+            now.halt_after(changes);
+            let done = fs::with(Arc::new(now.clone()), || {
+                open(Path::new("/node")).begin_after(4).is_ok()
+            });
+            for seed in 0..20 {
+                fs::with(Arc::new(now.crash_clone_torn(seed)), || {
+                    let versions = open(Path::new("/node"));
+                    let is_whole = versions.spaces_of(2).expect("read").is_some();
+                    assert!(!is_whole || found(&versions, 1, 150) == Some(100) || versions.since() == 4);
+                    assert!(is_whole || versions.since() == 4, "{changes} {seed}");
+                    assert!(!done || versions.since() == 4, "{changes} {seed}");
+                });
+            }
+        }
     }
 
     #[test]
