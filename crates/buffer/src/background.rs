@@ -6,6 +6,7 @@
 //! | `pool-evict` | a reserve of free frames | a claim that finds it half used |
 //! | `pool-flush` | the log short: write-back by age, checkpoints; first a look at the frames kept | time, and commits that make it long |
 //! | `pool-follow` | a reader at what the database's server has changed, in place of `pool-flush` | storage nodes |
+//! | `pool-clean` | slots of remote memory ready to be given: pages there that storage lacks changes of are written back | time, and evictions that were given many |
 //! | `pool-prefetch` | prefetched pages | [`Pool::prefetch`] |
 //! | `pool-remote` | the way to remote memory, and to the frames of a pod's server; what readers are told | time |
 //! | `pool-hash` | the hash that a start has found written back, for readers on other hosts; then ends | start |
@@ -63,6 +64,9 @@ pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
     if pool.lower.needs_maintenance() {
         threads.push(spawn("pool-remote", Pool::serve_remote));
     }
+    if pool.lower.needs_cleaning() {
+        threads.push(spawn("pool-clean", Pool::serve_clean));
+    }
     if pool.lower.has_readers() {
         threads.push(spawn("pool-fill", Pool::serve_fill));
     }
@@ -84,6 +88,7 @@ impl Pool {
         self.signals.evict.set();
         self.signals.flush.set();
         self.signals.prefetch.set();
+        self.signals.clean.set();
         self.signals.remote.set();
         self.signals.scale.set();
         self.signals.fill.set();
@@ -210,6 +215,16 @@ impl Pool {
             if rt::now().since(looked) >= REMOTE_TURN {
                 looked = rt::now();
                 self.lower.maintain();
+            }
+        }
+    }
+
+    fn serve_clean(&self) {
+        while !self.is_stopping() {
+            self.signals.clean.wait_timeout(self.flush_turn);
+            self.signals.clean.reset();
+            if self.clean_remote().is_err() && !self.is_stopping() {
+                rt::sleep(PAUSE);
             }
         }
     }

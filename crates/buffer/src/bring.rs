@@ -99,6 +99,7 @@ impl Pool {
                 match hint {
                     Hint::OfReader => bump(&self.counters().pages_filled, 1),
                     Hint::Warm | Hint::Scan => bump(&self.counters().pages_prefetched, 1),
+                    Hint::ToSave => {}
                 }
                 self.settle(claimed, hint.list(), &trace);
                 self.unlatch(claimed, true);

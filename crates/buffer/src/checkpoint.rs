@@ -160,7 +160,7 @@ impl Pool {
     /// A frame for a page that the tier below was seen to have changes of; `None` if the page was given up since, with
     /// all its changes.
     fn bring_up(&self, page: PageId) -> Option<Result<FrameIndex>> {
-        match self.load(page, Hint::Scan, false) {
+        match self.load(page, Hint::ToSave, false) {
             Err(_) if !self.lower.is_unsaved(page) => None,
             loaded => Some(loaded),
         }

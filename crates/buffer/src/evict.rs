@@ -6,7 +6,8 @@
 //! for itself.
 //!
 //! Where remote memory lies below (kind `tiered`), the dirty ones are handed to that instead, and may go though storage
-//! lacks their changes: which, the tier below has noted ([`crate::lower`]).
+//! lacks their changes: which, the tier below has noted ([`crate::lower`]). Those that it has no place for are written
+//! to storage, and a thread makes places there ([`crate::clean`]).
 //!
 //! Evicting one frame, in order: latch it (tried only); it is in use, clean and was not used; take it out of
 //! the hash under its bucket's lock; clear its key; put it on the free list; release, with a new version, so
@@ -115,6 +116,9 @@ impl Pool {
             mark::pass(Mark::DirtyEvicted);
             written = self.write_back(&dirty).map(drop);
         }
+        if (!pushed.is_empty() || !dirty.is_empty()) && self.lower.wants_cleaning() {
+            self.signals.clean.set();
+        }
         let mut freed = 0;
         for frame in victims {
             freed += self.evict(frame)? as usize;
@@ -128,9 +132,7 @@ impl Pool {
         let Some(page) = self.page_in(frame) else {
             return EvictionStep::Free;
         };
-        let prev = self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed);
-        let wanted = List::of(prev) == List::Warm;
-        self.lower.way_out(page, &self.trace_of(frame), wanted)
+        self.lower.way_out(page, &self.trace_of(frame), self.is_warm(frame))
     }
 
     /// Frames at the cold ends whose second chance is used up. They go to the other end, so that the next search finds

@@ -17,13 +17,13 @@
 //! is in use is asked for again.
 
 use cenote_base::page_io::PageIo;
-use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::atomic::AtomicU64;
 use cenote_base::{Lsn, PageId, Result};
 
 use crate::filling::Filling;
 use crate::hash::key_of;
 use crate::index::FrameIndex;
-use crate::lists::{Hint, List};
+use crate::lists::Hint;
 use crate::lower::EvictionStep;
 use crate::pool::Pool;
 use crate::stats::bump;
@@ -81,11 +81,6 @@ impl Pool {
     /// The page of a frame, unless it has changed since `settled`.
     fn settled_in(&self, frame: FrameIndex, settled: Lsn) -> Option<PageId> {
         self.page_in(frame).filter(|_| self.trace_of(frame).lsn <= settled)
-    }
-
-    /// Whether the page of a frame was asked for, and not merely passed by.
-    fn is_warm(&self, frame: FrameIndex) -> bool {
-        List::of(self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed)) == List::Warm
     }
 
     /// Pages in frames that have not changed since `settled`.

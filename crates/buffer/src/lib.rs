@@ -54,6 +54,7 @@ mod chain;
 mod changed;
 mod check;
 mod checkpoint;
+mod clean;
 mod config;
 mod dirty;
 mod discard;

@@ -42,14 +42,21 @@ pub enum Hint {
     Scan,
     /// A reader of the database has asked for it: remote memory gets it, and it leaves its frame as one of a scan.
     OfReader,
+    /// Nothing asks for it: its changes are to go to storage, and then it leaves.
+    ToSave,
 }
 
 impl Hint {
     pub(crate) fn list(self) -> List {
         match self {
             Hint::Warm => List::Warm,
-            Hint::Scan | Hint::OfReader => List::Cold,
+            Hint::Scan | Hint::OfReader | Hint::ToSave => List::Cold,
         }
+    }
+
+    /// Whether the page is one that something wants to have near.
+    pub(crate) fn is_asked(self) -> bool {
+        matches!(self, Hint::Warm | Hint::OfReader)
     }
 }
 

@@ -98,9 +98,9 @@ pub(crate) trait Lower: Send + Sync {
         let _ = page;
     }
 
-    /// `page` is about to leave its frame.
-    fn leave(&self, page: PageId) {
-        let _ = page;
+    /// `page` is about to leave its frame. `asked`: it was asked for there, not merely passed by.
+    fn leave(&self, page: PageId, asked: bool) {
+        let _ = (page, asked);
     }
 
     /// What has to happen before `page` leaves its frame. `wanted`: it was asked for, not merely passed by.
@@ -152,6 +152,23 @@ pub(crate) trait Lower: Send + Sync {
     /// At most `most` pages in no frame that have such a change from before `before`; oldest first.
     fn unsaved_before(&self, before: Lsn, most: usize) -> Vec<PageId> {
         let _ = (before, most);
+        Vec::new()
+    }
+
+    /// Whether pages are ever to be written to storage so that others can have their places here.
+    fn needs_cleaning(&self) -> bool {
+        false
+    }
+
+    /// Whether it is time to ask [`Lower::next_to_clean`].
+    fn wants_cleaning(&self) -> bool {
+        false
+    }
+
+    /// Pages in no frame that storage is to get now, at most `most`: then their places here may go to others. None
+    /// while enough places are ready to be given.
+    fn next_to_clean(&self, most: usize) -> Vec<PageId> {
+        let _ = most;
         Vec::new()
     }
 

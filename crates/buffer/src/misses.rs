@@ -95,7 +95,7 @@ impl Pool {
         let d = self.frames.descriptor(latched.frame);
         let key = d.key.load(Ordering::Relaxed);
         assert!(key != 0, "a frame leaves the hash by the key of its page");
-        self.lower.leave(hash::page_of(key));
+        self.lower.leave(hash::page_of(key), self.is_warm(latched.frame));
         match self.hash.lock(&self.frames, key).remove(latched.frame) {
             Ok(()) => self.free(latched),
             Err(broken) => {

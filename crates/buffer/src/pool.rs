@@ -122,6 +122,8 @@ pub(crate) struct Signals {
     pub flush: Event,
     /// Pages to read ahead.
     pub prefetch: Event,
+    /// Slots of remote memory that are ready to be given run low.
+    pub clean: Event,
     /// The end, for the thread that looks after remote memory.
     pub remote: Event,
     pub scale: Event,
@@ -372,6 +374,11 @@ impl Pool {
             rec: d.rec.load(Ordering::Relaxed),
             chain: d.chain.load(Ordering::Relaxed),
         }
+    }
+
+    /// Whether the page of a frame was asked for, and not merely passed by.
+    pub(crate) fn is_warm(&self, frame: FrameIndex) -> bool {
+        List::of(self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed)) == List::Warm
     }
 
     /// The page of a frame in use.

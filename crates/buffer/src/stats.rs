@@ -43,6 +43,8 @@ counters! {
     pages_filled,
     /// Pages that went to remote memory because their frames alone had them, and slots were free.
     pages_registered,
+    /// Pages of remote memory that storage got ahead, so that their slots can go to others.
+    pages_cleaned,
     /// Times a thread had to look for a victim itself.
     foreground_evictions,
     /// Page images logged because a chain of redo grew long.

@@ -21,13 +21,26 @@ pub struct Entry {
     pub copy: Option<Copy>,
     /// It is in a frame.
     pub registered: bool,
-    /// When it left its last one, by the table's clock.
+    /// When it left the last one that it was asked for in, by the table's clock; zero: none since it has its slot.
     pub idle_since: u64,
     /// As of when it left its frame, or was found at the start.
     pub trace: Trace,
 }
 
 impl Entry {
+    /// The page leaves its frame now. `asked`: it was asked for there.
+    pub fn leave(&mut self, asked: bool, now: u64) {
+        self.registered = false;
+        if asked || self.idle_since == 0 {
+            self.idle_since = now;
+        }
+    }
+
+    /// Whether the page without its copy is read as any other: storage has it, or is nodes, which make it out of redo.
+    pub fn is_saved(&self, has_nodes: bool) -> bool {
+        has_nodes || !self.trace.is_dirty()
+    }
+
     /// Found at the start, and newer than storage perhaps; which redo it has is not known before the log is replayed.
     pub fn is_unproven(&self) -> bool {
         self.trace.is_dirty() && self.trace.head.is_none()

@@ -22,6 +22,8 @@
 //! - **no copy that remote memory names is older than the page in storage**: before storage gets a page, its copy is
 //!   written too, or emptied, or the control file disowns the whole of remote memory. So a start that finds a name of
 //!   the last start at recovery needs no look at storage;
+//! - a page that would have to be rebuilt keeps its slot from others: it is written to storage before its turn comes, and
+//!   a page for which there is no other slot goes to storage itself;
 //! - redo is durable before a page is written to remote memory: what is found there is never newer than the log;
 //! - bytes from there are believed when checksum, page id and LSN are those expected;
 //! - where storage nodes have the database, other servers read what is here ([`reader`]): the name of a copy that lacks
@@ -33,6 +35,7 @@
 
 mod copy;
 mod ghosts;
+mod idle;
 mod index;
 mod layout;
 mod link;
@@ -144,13 +147,14 @@ impl Tier {
         read: Option<&KnownChanges>,
         report: &mut RecoveryReport,
     ) -> Result<Self> {
+        let is_shared = storage.nodes().is_some();
         let tier = Self {
             storage: Arc::clone(storage),
             scaling: Mutex::new(Scaling::new(&source)),
             turn: Mutex::new(()),
             source,
-            table: Mutex::default(),
-            is_shared: storage.nodes().is_some(),
+            table: Mutex::new(Table::new(is_shared)),
+            is_shared,
             to_disown: AtomicBool::new(true),
             owning: Mutex::new(()),
             away: Mutex::default(),
@@ -493,27 +497,34 @@ impl Tier {
     // ---- pages in ----
 
     /// The page out of remote memory, if it is there and as it should be.
-    fn read_remote(&self, page: PageId) -> Option<Fetched> {
+    fn read_remote(&self, page: PageId, hint: Hint) -> Option<Fetched> {
         let (link, copy, trace) = {
-            let table = self.table.lock();
-            let entry = table.get(page)?;
-            (table.link.clone()?, entry.copy?, entry.trace)
+            let mut table = self.table.lock();
+            let entry = *table.get(page)?;
+            let found = (table.link.clone()?, entry.copy?, entry.trace);
+            if hint.is_asked() {
+                table.asked(page);
+            }
+            found
         };
         let read = link.read(page, copy);
         self.found(&link, (page, copy, trace), read)
     }
 
     /// As [`Tier::read_remote`], with one doorbell; in the order of `pages`.
-    fn read_remote_many(&self, pages: &[PageId]) -> Vec<Option<Fetched>> {
+    fn read_remote_many(&self, pages: &[PageId], hint: Hint) -> Vec<Option<Fetched>> {
         let mut fetched: Vec<Option<Fetched>> = pages.iter().map(|_| None).collect();
         let (link, there) = {
-            let table = self.table.lock();
+            let mut table = self.table.lock();
             let Some(link) = table.link.clone() else { return fetched };
             let copy_of = |(n, page): (usize, &PageId)| {
                 let entry = table.get(*page)?;
                 Some((n, entry.copy?, entry.trace))
             };
             let there: Vec<(usize, Copy, Trace)> = pages.iter().enumerate().filter_map(copy_of).collect();
+            if hint.is_asked() {
+                there.iter().for_each(|(n, ..)| table.asked(pages[*n]));
+            }
             (link, there)
         };
         let copies: Vec<(PageId, Copy)> = there.iter().map(|(n, copy, _)| (pages[*n], *copy)).collect();
@@ -664,21 +675,21 @@ fn drop_twice(kept: &mut Vec<(PageId, Copy)>) -> u64 {
 
 impl Lower for Tier {
     fn read(&self, page: PageId, hint: Hint) -> Result<Fetched> {
-        if let Some(fetched) = self.read_remote(page) {
+        if let Some(fetched) = self.read_remote(page, hint) {
             return Ok(fetched);
         }
         let fetched = self.read_below(page)?;
         // What a scan passes by does not drive out what was asked for.
-        if hint != Hint::Scan {
+        if hint.is_asked() {
             self.write(to_keep(page, &fetched).into_iter().collect());
         }
         Ok(fetched)
     }
 
     fn read_many(&self, pages: &[PageId], hint: Hint) -> Vec<Result<Fetched>> {
-        with_below(pages, self.read_remote_many(pages), |missing| {
+        with_below(pages, self.read_remote_many(pages, hint), |missing| {
             let below = self.read_below_many(missing);
-            if hint != Hint::Scan {
+            if hint.is_asked() {
                 let read = missing.iter().zip(&below);
                 let kept = read.filter_map(|(page, read)| to_keep(*page, read.as_ref().ok()?));
                 self.write(kept.collect());
@@ -698,8 +709,8 @@ impl Lower for Tier {
         }
     }
 
-    fn leave(&self, page: PageId) {
-        self.table.lock().unregister(page);
+    fn leave(&self, page: PageId, asked: bool) {
+        self.table.lock().unregister(page, asked);
     }
 
     fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> EvictionStep {
@@ -797,6 +808,14 @@ impl Lower for Tier {
         self.table.lock().unsaved_before(before, most)
     }
 
+    fn wants_cleaning(&self) -> bool {
+        self.table.lock().wants_cleaning()
+    }
+
+    fn next_to_clean(&self, most: usize) -> Vec<PageId> {
+        self.table.lock().next_to_clean(most)
+    }
+
     fn is_unsaved(&self, page: PageId) -> bool {
         self.table.lock().get(page).is_some_and(|entry| entry.trace.is_dirty())
     }
@@ -833,6 +852,10 @@ impl Lower for Tier {
 
     fn needs_maintenance(&self) -> bool {
         true
+    }
+
+    fn needs_cleaning(&self) -> bool {
+        !self.is_shared
     }
 
     fn has_readers(&self) -> bool {

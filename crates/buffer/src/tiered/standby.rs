@@ -49,9 +49,9 @@ impl Standby {
     }
 
     /// The page is in no frame from this time on.
-    pub fn unregister(&mut self, page: PageId, time: u64) {
+    pub fn unregister(&mut self, page: PageId, asked: bool, time: u64) {
         if let Some(entry) = self.entries.get_mut(&page) {
-            (entry.registered, entry.idle_since) = (false, time);
+            entry.leave(asked, time);
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! It is the page address table of PolarDB Serverless, kept by the one host that changes it. A page is *registered*
 //! while it is in a frame: then its slot is not given to another. Slots of pages that are in no frame are *idle*, in
-//! the order in which the pages left their frames; the first of them go when slots run out.
+//! the order in which the pages left their frames ([`Idle`]); when slots run out, the first of those go that are saved.
+//! A page is *saved* if it can be read from below as any other: storage has it, or storage nodes make it out of redo.
+//! Those that are not are written to storage before their turn comes ([`Table::next_to_clean`]).
 //!
 //! A slab that is *leaving* gives its slots to no page, and its copies end, some at a time: their names are emptied
 //! first, then the entries give them up, unless a page was written to its slot in between. A page that is worth it gets
@@ -12,7 +14,8 @@
 //! - a slot is free, or fading, or of exactly one entry, or an orphan: being written for a page that was given up; or
 //!   of a slab that is leaving, or is not there;
 //! - a slab's list of its pages has exactly the entries whose copy is in it;
-//! - `idle` holds exactly the entries that have a copy and are not registered;
+//! - `idle` holds exactly the entries that have a copy and are not registered, on their side;
+//! - a slot that is given to another page was of one that is saved;
 //! - `unsaved` holds exactly the entries whose trace says that storage lacks changes;
 //! - an entry has a copy, or such a trace, or is gone;
 //! - the copy of a page in no frame is its newest state (its LSN is not 0).
@@ -26,14 +29,23 @@ use cenote_base::{Lsn, PageId};
 
 use super::copy::{Copy, Entry};
 use super::ghosts::Ghosts;
+use super::idle::Idle;
 use super::index::{Index, WordWrite};
 use super::layout::{Part, RemoteSlot};
 use super::link::Link;
 use super::standby::Standby;
 use crate::lower::Trace;
 
-/// Idle entries looked at for one that storage has, before the oldest goes whatever it is.
+/// Idle entries looked at for one that storage nodes have whole, before the oldest goes whatever it is.
 const LOOK: usize = 32;
+/// Of the slots, this share (one in so many) is kept ready to be given: free, or of the pages that are idle for
+/// longest, saved. But no more than so many.
+const READY_SHARE: usize = 8;
+const READY_MOST: usize = 4096;
+/// Pages are written to storage ahead when a quarter of that is not ready; whether it is, is asked when an eighth has
+/// been given.
+const LACKING_SHARE: usize = 4;
+const GIVEN_SHARE: usize = 8;
 /// The same, where a slab is leaving.
 const LOOK_LEAVING: usize = 1024;
 /// Idle entries looked at for those that would go with a slab: the lock is held meanwhile.
@@ -81,7 +93,11 @@ pub struct Table {
     /// The way to remote memory; `None` while there is none.
     pub link: Option<Arc<Link>>,
     entries: BTreeMap<PageId, Entry>,
-    idle: BTreeMap<u64, PageId>,
+    idle: Idle,
+    /// Storage nodes make pages out of redo: what they lack is no reason to keep a page.
+    has_nodes: bool,
+    /// Slots that were given since it was asked which pages are to be written to storage.
+    given: usize,
     unsaved: BTreeSet<(Lsn, PageId)>,
     free: Vec<RemoteSlot>,
     /// Pages whose slot was given to another, whose name there may still be read: they wait.
@@ -112,6 +128,14 @@ pub struct Table {
 }
 
 impl Table {
+    /// Without remote memory. `has_nodes`: storage is storage nodes.
+    pub fn new(has_nodes: bool) -> Self {
+        Self {
+            has_nodes,
+            ..Self::default()
+        }
+    }
+
     /// Begins with all slots of `link` free. `index`: what remote memory has of it.
     pub fn attach(&mut self, link: Arc<Link>, index: Option<Index>) {
         self.drop_copies();
@@ -212,31 +236,40 @@ impl Table {
         if let Some(standby) = &mut self.standby {
             standby.register(page);
         }
-        if let Some(entry) = self.entries.get_mut(&page) {
-            entry.registered = true;
-            let idle = self.idle.remove(&entry.idle_since);
-            assert!(idle.is_none_or(|idle| idle == page), "an idle time is of one page");
-            let is_cold = idle.is_some() && entry.idle_since < self.cold_before;
-            self.uses.hits_of_a_slab += u64::from(is_cold) * self.cold_weight;
+        let Some(entry) = self.entries.get_mut(&page) else {
+            return;
+        };
+        let was_in_none = !std::mem::replace(&mut entry.registered, true);
+        if was_in_none && entry.copy.is_some() {
+            self.idle.remove(entry.idle_since, page);
         }
     }
 
-    /// The page is in no frame.
-    pub fn unregister(&mut self, page: PageId) {
+    /// The page is in no frame. `asked`: it was asked for there, and counts as used now; otherwise it has the place
+    /// among the idle ones that it had before.
+    pub fn unregister(&mut self, page: PageId, asked: bool) {
         self.clock += 1;
         if let Some(standby) = &mut self.standby {
-            standby.unregister(page, self.clock);
+            standby.unregister(page, asked, self.clock);
         }
         let Some(entry) = self.entries.get_mut(&page) else {
             return;
         };
-        entry.registered = false;
+        entry.leave(asked, self.clock);
         if entry.copy.is_some() {
-            entry.idle_since = self.clock;
-            let before = self.idle.insert(self.clock, page);
-            assert!(before.is_none(), "each page becomes idle at a time of its own");
+            let (time, is_saved) = (entry.idle_since, entry.is_saved(self.has_nodes));
+            self.idle.insert(time, page, is_saved);
         }
         self.tidy(page);
+    }
+
+    /// The page, whose copy is about to be read, is asked for.
+    pub fn asked(&mut self, page: PageId) {
+        let is_cold = self
+            .entries
+            .get(&page)
+            .is_some_and(|entry| (1..self.cold_before).contains(&entry.idle_since));
+        self.uses.hits_of_a_slab += u64::from(is_cold) * self.cold_weight;
     }
 
     /// A reader has used the page. Says whether it is in remote memory; then it counts as used now.
@@ -244,8 +277,9 @@ impl Table {
         let entry = self.entries.get(&page).filter(|entry| entry.copy.is_some());
         let Some(entry) = entry else { return false };
         if !entry.registered {
+            self.asked(page);
             self.register(page);
-            self.unregister(page);
+            self.unregister(page, true);
         }
         true
     }
@@ -267,13 +301,13 @@ impl Table {
     /// Pages in no frame whose slot may go to another, oldest first: few, so that the table's lock is not held for
     /// all pages of a slab that is leaving.
     fn may_go(&self, before: u64) -> impl Iterator<Item = PageId> {
-        let old = self.idle.range(..before).map(|(_, page)| *page).take(LOOK_LEAVING);
+        let old = self.idle.saved_before(before).take(LOOK_LEAVING);
         old.filter(|page| !self.is_leaving(*page) && !self.fading.contains(page))
     }
 
     /// A slot for the state of `page` that is about to be written; what is in the slot counts for nothing until
-    /// [`Table::placed`]. `None` when all slots are of registered pages, or the page's is in a slab that was just
-    /// lost.
+    /// [`Table::placed`]. `None` when all slots are of pages that are registered or not saved, or the page's is in a
+    /// slab that was just lost.
     pub fn place(&mut self, page: PageId) -> Option<Place> {
         if self.is_in_lost_slab(page) {
             return None;
@@ -291,7 +325,7 @@ impl Table {
         };
         self.begin_copy(page, slot, evicted);
         if let Some(entry) = self.entries.get_mut(&page) {
-            entry.registered = true;
+            (entry.registered, entry.idle_since) = (true, 0);
         }
         Some(Place { slot, evicted })
     }
@@ -306,6 +340,7 @@ impl Table {
             sum: 0,
         };
         self.give(page, nothing_yet);
+        self.given += 1;
         let new = self.written.insert(slot);
         assert!(new, "slot {slot} is given when no write of it is under way");
         if let Some(index) = &mut self.index {
@@ -351,8 +386,8 @@ impl Table {
         Some((of_slot, slot.place() - first))
     }
 
-    /// Takes the slot of the page that was idle longest, from before `before`; of those, one that storage has, if there
-    /// is one at hand.
+    /// Takes the slot of the saved page that was idle longest, from before `before`. Of those that storage nodes may
+    /// lack changes of, one that they have whole, if there is one at hand.
     fn evict_one(&mut self, before: u64) -> Option<(RemoteSlot, PageId)> {
         let page = {
             let mut old = self.may_go(before).take(LOOK).peekable();
@@ -444,8 +479,7 @@ impl Table {
         let entry = self.entries.get_mut(&page)?;
         let copy = entry.copy.take()?;
         if !entry.registered {
-            let idle = self.idle.remove(&entry.idle_since);
-            assert!(idle.is_none_or(|idle| idle == page), "an idle time is of one page");
+            self.idle.remove(entry.idle_since, page);
         }
         self.give_up(page, copy);
         self.tidy(page);
@@ -497,6 +531,11 @@ impl Table {
             ..Entry::default()
         });
         let before = std::mem::replace(&mut entry.trace, trace);
+        if entry.copy.is_some() && !entry.registered {
+            let (time, is_saved) = (entry.idle_since, entry.is_saved(self.has_nodes));
+            self.idle.remove(time, page);
+            self.idle.insert(time, page, is_saved);
+        }
         if before.is_dirty() {
             let noted = self.unsaved.remove(&(before.rec, page));
             assert!(noted, "page {page} was among the unsaved ones");
@@ -530,6 +569,34 @@ impl Table {
         old.filter(idle).take(most).collect()
     }
 
+    // ---- slots that are ready to be given ----
+
+    /// Slots that are to be ready.
+    fn ready_wanted(&self) -> usize {
+        (self.slots() as usize / READY_SHARE).clamp(1, READY_MOST)
+    }
+
+    /// Whether it is time to ask [`Table::next_to_clean`].
+    pub fn wants_cleaning(&self) -> bool {
+        let wanted = self.ready_wanted();
+        !self.has_nodes && self.free.len() < wanted && self.given > wanted / GIVEN_SHARE
+    }
+
+    /// Pages in no frame that are to be written to storage, so that slots are ready to be given to others: those that
+    /// are not saved among the oldest ones, at most `most`, oldest first. None while enough slots are ready.
+    pub fn next_to_clean(&mut self, most: usize) -> Vec<PageId> {
+        self.given = 0;
+        let wanted = self.ready_wanted();
+        let lacking = wanted.saturating_sub(self.free.len());
+        let unsaved = || self.idle.unsaved_among(lacking);
+        let others = lacking.saturating_sub(self.idle.len());
+        if (unsaved().count() + others) * LACKING_SHARE <= wanted {
+            return Vec::new();
+        }
+        let there = unsaved().filter(|page| !self.fading.contains(page));
+        there.take(most).collect()
+    }
+
     // ---- giving up ----
 
     /// Removes all that is known of `pages`; their slots are the caller's, but for those that are being written.
@@ -547,7 +614,7 @@ impl Table {
                 slots.extend(self.release(copy.slot));
                 self.give_up(*page, copy);
                 if !entry.registered {
-                    self.idle.remove(&entry.idle_since);
+                    self.idle.remove(entry.idle_since, *page);
                 }
             }
         }
@@ -564,7 +631,7 @@ impl Table {
         let before = self.entries.insert(page, entry);
         assert!(before.is_none(), "page {page} is found once at the start");
         self.give(page, copy);
-        self.idle.insert(self.clock, page);
+        self.idle.insert(self.clock, page, true);
         self.note(page, trace);
     }
 
@@ -591,10 +658,10 @@ impl Table {
             ..Entry::default()
         });
         (entry.registered, entry.idle_since) = (known.registered, known.idle_since);
+        let is_saved = entry.is_saved(self.has_nodes);
         self.give(page, copy);
         if !known.registered {
-            let before = self.idle.insert(known.idle_since, page);
-            assert!(before.is_none(), "each page became idle at a time of its own");
+            self.idle.insert(known.idle_since, page, is_saved);
         }
     }
 
@@ -691,8 +758,8 @@ impl Table {
     }
 
     /// The name of this copy is empty: it is none any more, unless it was written since. `moves`: the page gets a place
-    /// elsewhere if it is in no frame, and some other has been idle for longer or a slot is free; it waits until it is
-    /// written there.
+    /// elsewhere if it is in no frame, and some other has been idle for longer or a slot is free; one that is not
+    /// saved, if there is any place. It waits until it is written there.
     pub fn end(&mut self, ending: &Ending, moves: bool) -> Option<Place> {
         let entry = *self.entries.get(&ending.page)?;
         let is_same = entry.copy.is_some_and(|copy| copy.slot == ending.copy.slot);
@@ -700,11 +767,11 @@ impl Table {
             return None;
         }
         let moves = moves && !entry.registered && entry.copy == Some(ending.copy);
-        let place = if moves {
-            self.place_before(entry.idle_since)
-        } else {
-            None
+        let before = match entry.is_saved(self.has_nodes) {
+            true => entry.idle_since,
+            false => u64::MAX,
         };
+        let place = if moves { self.place_before(before) } else { None };
         // Not tidied away where the page is to have another place.
         let page = ending.page;
         if let Some(entry) = self.entries.get_mut(&page) {
@@ -714,7 +781,7 @@ impl Table {
         match place {
             None => {
                 if !entry.registered {
-                    self.idle.remove(&entry.idle_since);
+                    self.idle.remove(entry.idle_since, page);
                 }
                 self.ghosts.add(page);
                 self.tidy(page);
@@ -801,7 +868,7 @@ impl Table {
         self.cold_weight = kept.div_ceil(looked.max(1)) as u64;
         self.cold_before = match looked {
             0 => 0,
-            looked => self.idle.keys().nth(looked - 1).map_or(u64::MAX, |last| last + 1),
+            looked => self.idle.times().nth(looked - 1).map_or(u64::MAX, |last| last + 1),
         };
     }
 
@@ -828,7 +895,8 @@ impl Table {
         }
         for (page, entry) in &self.entries {
             let idle = entry.copy.is_some() && !entry.registered;
-            if idle != (self.idle.get(&entry.idle_since) == Some(page)) {
+            let is_there = self.idle.get(entry.idle_since) == Some((*page, entry.is_saved(self.has_nodes)));
+            if idle != is_there {
                 problem(format!("page {page} is on the wrong side of the idle ones"));
             }
             if (entry.trace.is_dirty()) != self.unsaved.contains(&(entry.trace.rec, *page)) {
@@ -977,7 +1045,7 @@ mod tests {
         };
         let before = copies(&table);
         for page in [left, entered] {
-            table.unregister(page);
+            table.unregister(page, true);
         }
         let other = PageId::new(3, 99);
         assert_eq!(
@@ -992,8 +1060,8 @@ mod tests {
         standby.changed(entered, Lsn::from_raw(8));
         standby.forget(3, dropped.page..dropped.page + 1);
         table.register(entered);
-        table.unregister(stale);
-        table.unregister(in_first);
+        table.unregister(stale, true);
+        table.unregister(in_first, true);
 
         // Another first part: what was in the former one is gone, what is in the slab is not.
         let (fresh, link) = with_slab(&node, 2);
@@ -1066,13 +1134,124 @@ mod tests {
             table.register(page);
             assert!(table.touch(page), "a frame has it, and so has remote memory");
         }
-        table.unregister(old);
-        table.unregister(young);
+        table.unregister(old, true);
+        table.unregister(young, true);
         assert!(table.touch(old));
         assert!(!table.touch(third), "remote memory does not have it");
         assert_eq!(table.place(third).and_then(|place| place.evicted), Some(young));
         let mut problems = Vec::new();
         table.check(&mut problems);
         assert_eq!(problems, [""; 0]);
+    }
+
+    fn checked(table: &Table) {
+        let mut problems = Vec::new();
+        table.check(&mut problems);
+        assert_eq!(problems, [""; 0]);
+    }
+
+    /// The page is in a slot and in no frame; dirty: storage lacks changes of it from `rec` on.
+    fn put(table: &mut Table, page: PageId, rec: u64) {
+        let slot = table.place(page).expect("room").slot;
+        assert_eq!(table.placed(page, written(slot)), None);
+        table.note(page, lacking(rec));
+        table.unregister(page, true);
+    }
+
+    fn lacking(rec: u64) -> Trace {
+        Trace {
+            rec: Lsn::from_raw(rec),
+            ..Trace::saved(Lsn::from_raw(8))
+        }
+    }
+
+    /// It was the oldest of those at hand that lost its slot, whatever storage lacked of it.
+    #[test]
+    fn a_page_that_would_be_rebuilt_keeps_its_slot_until_it_is_saved() {
+        let mut table = table(2);
+        let [dirty, clean, third, fourth] = [1, 2, 3, 4].map(|page| PageId::new(3, page));
+        put(&mut table, dirty, 4);
+        put(&mut table, clean, 0);
+        assert_eq!(table.place(third).and_then(|place| place.evicted), Some(clean));
+        assert!(!table.has_room(), "the other slot is of a page in a frame");
+        assert_eq!(table.place(fourth), None);
+        assert_eq!(table.next_to_clean(9), [dirty]);
+        table.saved(dirty, Lsn::from_raw(8), true);
+        checked(&table);
+        assert_eq!(table.next_to_clean(9), []);
+        assert_eq!(table.place(fourth).and_then(|place| place.evicted), Some(dirty));
+    }
+
+    /// Of 16 slots two are kept ready. A page that was in a frame only to be saved is as old as it was.
+    #[test]
+    fn the_oldest_pages_are_saved_in_time() {
+        let mut table = table(16);
+        let pages: Vec<PageId> = (0..16).map(|page| PageId::new(3, page)).collect();
+        for (n, page) in pages.iter().enumerate() {
+            let is_ready = table.free_slots() < 2 || table.next_to_clean(9).is_empty();
+            assert!(is_ready, "slots are free");
+            put(&mut table, *page, n as u64 + 1);
+        }
+        assert!(table.wants_cleaning(), "all slots were given since");
+        assert_eq!(table.next_to_clean(1), pages[..1]);
+        assert!(!table.wants_cleaning(), "it was asked");
+        assert_eq!(table.next_to_clean(9), pages[..2]);
+        for page in &pages[..2] {
+            table.register(*page);
+            table.saved(*page, Lsn::from_raw(8), true);
+            table.unregister(*page, false);
+        }
+        assert_eq!(table.next_to_clean(9), []);
+        checked(&table);
+        let others = [90, 91].map(|page| PageId::new(3, page));
+        let lost = others.map(|page| table.place(page).and_then(|place| place.evicted));
+        assert_eq!(lost, [Some(pages[0]), Some(pages[1])]);
+    }
+
+    /// Storage nodes make a page out of redo: it is read from there, and goes when its turn comes.
+    #[test]
+    fn what_storage_nodes_lack_is_no_reason_to_keep_a_page() {
+        let mut table = Table {
+            has_nodes: true,
+            ..table(2)
+        };
+        let [old, young, third] = [1, 2, 3].map(|page| PageId::new(3, page));
+        put(&mut table, old, 4);
+        put(&mut table, young, 4);
+        assert!(table.next_to_clean(9).is_empty() && !table.wants_cleaning());
+        assert_eq!(table.place(third).and_then(|place| place.evicted), Some(old));
+        checked(&table);
+    }
+
+    /// Pages come, go, change, and are saved, in any order.
+    #[test]
+    fn whatever_happens_no_page_loses_its_slot_before_it_is_saved() {
+        let mut random = cenote_base::random::Random(1);
+        let mut table = table(9);
+        for step in 1..20_000 {
+            let page = PageId::new(3, random.below(20) as u32);
+            let is_dirty = |table: &Table, page| table.get(page).is_some_and(|entry| entry.trace.is_dirty());
+            let registered = table.get(page).is_some_and(|entry| entry.registered);
+            match random.below(4) {
+                0 if !registered => table.register(page),
+                1 if registered => {
+                    table.note(page, lacking(step * random.below(2)));
+                    table.unregister(page, random.below(2) == 0);
+                }
+                2 => table.saved(page, Lsn::from_raw(8), true),
+                _ => {
+                    let dirty: Vec<PageId> = table.unsaved.iter().map(|(_, page)| *page).collect();
+                    let Some(place) = table.place(page) else { continue };
+                    assert!(place.evicted.is_none_or(|page| !dirty.contains(&page)), "step {step}");
+                    assert_eq!(table.placed(page, written(place.slot)), None);
+                    place.evicted.iter().for_each(|page| table.faded(*page));
+                    if !registered {
+                        table.register(page);
+                    }
+                }
+            }
+            assert!(table.next_to_clean(9).iter().all(|page| is_dirty(&table, *page)));
+            checked(&table);
+        }
     }
 }

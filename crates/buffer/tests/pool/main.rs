@@ -3,6 +3,7 @@
 mod basics;
 mod crash;
 mod durability;
+mod full;
 mod host_loss;
 mod kills;
 mod measure;
