@@ -16,7 +16,7 @@ pub enum PageRead {
 }
 
 /// Parts of a page: a bit for each of its [`Sectors::COUNT`] sectors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sectors(u32);
 
 impl Sectors {

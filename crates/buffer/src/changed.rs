@@ -1,7 +1,8 @@
 //! What changed of a page since storage got it: a bit for each sector, in the process's own memory.
 //!
 //! Storage is handed the whole page and what of it is new, so that it need not write the rest. Nothing that matters
-//! rests on it being known: of a frame that this process has not read from storage, the whole page is new.
+//! rests on it being known: of a frame that this process has not read from storage, the whole page is new. It goes with
+//! the page to remote memory, and comes back with it ([`crate::lower::Trace`]).
 //!
 //! Invariants:
 //! - a sector is *saved* only if it is byte for byte as the last read or write of the page by this process left it in
@@ -70,6 +71,17 @@ impl ChangedSectors {
         self.word(frame).store(u32::MAX, Ordering::Relaxed);
     }
 
+    /// What is saved: a page takes it along to remote memory.
+    pub fn in_storage(&self, frame: FrameIndex) -> Sectors {
+        let saved = self.known(frame).map_or(0, |word| word.load(Ordering::Relaxed));
+        Sectors::from_raw(saved)
+    }
+
+    /// The page has come back with this saved, as it left.
+    pub fn all_but(&self, frame: FrameIndex, in_storage: Sectors) {
+        self.word(frame).store(in_storage.raw(), Ordering::Relaxed);
+    }
+
     /// What is new; from here on nothing is.
     pub fn take(&self, frame: FrameIndex) -> Sectors {
         Sectors::from_raw(!self.word(frame).swap(u32::MAX, Ordering::Relaxed))
@@ -99,6 +111,11 @@ mod tests {
         assert_eq!(changed.take(frame).raw(), 0b111 | 1 << 31);
         changed.all(frame);
         assert!(changed.take(frame).is_whole());
+        changed.note(frame, 0, 8);
+        let (there, back) = (changed.in_storage(frame), FrameIndex::new(3));
+        changed.all_but(back, there);
+        assert_eq!(changed.take(back).raw(), 1);
+        assert_eq!(changed.in_storage(FrameIndex::new(0)), Sectors::NONE);
         changed.all(frame);
         changed.none(frame);
         assert_eq!(changed.take(frame), Sectors::NONE);

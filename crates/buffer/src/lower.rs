@@ -21,7 +21,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_base::page_io::{PageIo, PageRead, PageWrite};
+use cenote_base::page_io::{PageIo, PageRead, PageWrite, Sectors};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_storage::Storage;
 use cenote_storage::nodes::Changes;
@@ -44,6 +44,8 @@ pub(crate) struct Trace {
     pub rec: Lsn,
     /// Redo since storage or an image had it whole.
     pub chain: Chain,
+    /// What of its bytes is known to be in storage as it is ([`crate::changed`]).
+    pub in_storage: Sectors,
 }
 
 impl Trace {

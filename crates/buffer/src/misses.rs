@@ -139,8 +139,10 @@ impl Pool {
         }
         self.frames.page(claimed.frame).copy_in(0, &fetched.bytes);
         // Not of a page that redo was applied to on the way: storage lacks that.
-        if fetched.from_storage && fetched.read == PageRead::Present && !fetched.trace.is_dirty() {
-            self.changed.none(claimed.frame);
+        match (fetched.from_storage, fetched.read) {
+            (true, PageRead::Present) if !fetched.trace.is_dirty() => self.changed.none(claimed.frame),
+            (true, _) => {}
+            (false, _) => self.changed.all_but(claimed.frame, fetched.trace.in_storage),
         }
         Ok(fetched.trace)
     }

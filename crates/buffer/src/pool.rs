@@ -373,6 +373,7 @@ impl Pool {
             head: d.head.load(Ordering::Relaxed),
             rec: d.rec.load(Ordering::Relaxed),
             chain: d.chain.load(Ordering::Relaxed),
+            in_storage: self.changed.in_storage(frame),
         }
     }
 

@@ -22,8 +22,8 @@
 //! - **no copy that remote memory names is older than the page in storage**: before storage gets a page, its copy is
 //!   written too, or emptied, or the control file disowns the whole of remote memory. So a start that finds a name of
 //!   the last start at recovery needs no look at storage;
-//! - a page that would have to be rebuilt keeps its slot from others: it is written to storage before its turn comes, and
-//!   a page for which there is no other slot goes to storage itself;
+//! - a page that would have to be rebuilt keeps its slot from others: it is written to storage before its turn comes,
+//!   and a page for which there is no other slot goes to storage itself;
 //! - redo is durable before a page is written to remote memory: what is found there is never newer than the log;
 //! - bytes from there are believed when checksum, page id and LSN are those expected;
 //! - where storage nodes have the database, other servers read what is here ([`reader`]): the name of a copy that lacks
@@ -648,10 +648,13 @@ fn to_keep(page: PageId, fetched: &Fetched) -> Option<Outgoing> {
 
 /// The trace of a page that is read with this LSN.
 fn trace_of(noted: Trace, lsn: Lsn) -> Trace {
-    if !noted.is_dirty() {
-        return Trace::saved(lsn);
+    match noted.is_dirty() {
+        true => Trace { lsn, ..noted },
+        false => Trace {
+            in_storage: noted.in_storage,
+            ..Trace::saved(lsn)
+        },
     }
-    Trace { lsn, ..noted }
 }
 
 /// Whether copies are where they were, as some of them show: a slab may have been freed, and be other memory.
