@@ -221,6 +221,7 @@ fn what_makes_no_sense_is_refused_by_name() {
     let gone = why(client.drop_snapshot("a", false));
     assert!(gone.contains("no snapshot \"a\""), "{gone}");
     assert!(client.add_branch(first.number, 6, "late").is_err());
+    wait_gone(&client, first.number);
     assert!(matches!(client.snapshot_spaces(first.number), Err(Error::Past(_))));
     assert!(client.snapshots().expect("none").is_empty());
 }
