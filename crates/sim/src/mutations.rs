@@ -86,7 +86,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         StartUnchecked | PageEarly | MergeAhead | CommandTwice => (Name::StorageNodes, 40),
         LackingRead | LackingOlder => (Name::StorageNodes, 400),
         ReplacedCounts => (Name::StorageNodes, 120),
-        VersionUnsaved | ImageForgets | DroppedGone => (Name::StorageNodes, 120),
+        VersionUnsaved | ImageForgets | DroppedGone => (Name::StorageNodes, 40),
         ChangeUntold | PageTooNew | MoveUnseen | HorizonUnread | LastMoves => (Name::Readers, 60),
         LeaseLong | LeaseForgotten | ClaimHeard => (Name::Servers, 60),
         DriveWaited => (Name::Servers, 120),

@@ -8,6 +8,7 @@ use cenote_storage::nodes::StorageNodes;
 use super::model::Wanted;
 use super::stage::{NODES, Stage};
 use super::trouble::Trouble;
+use super::views;
 
 /// What a node lacks reaches it within.
 const CATCHES_UP: Nanos = Nanos::from_secs(60);
@@ -38,6 +39,7 @@ fn settle(stage: &Arc<Stage>) {
 }
 
 fn look(stage: &Arc<Stage>) {
+    views::list(stage);
     let wanted = stage.model().all_pages();
     for host in 0..NODES {
         let end = wanted.at.raw();
@@ -55,6 +57,7 @@ fn look(stage: &Arc<Stage>) {
             return;
         }
         look_at(stage, host, &wanted);
+        views::look_at_all(stage, host);
     }
     let known = |host| {
         stage

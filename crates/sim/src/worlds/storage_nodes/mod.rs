@@ -10,12 +10,13 @@
 //! ```
 //!
 //! 1. A writer takes the database, makes and drops spaces, appends groups that change random pages, sets control
-//!    records, reads pages and the log back. The [`model`] has each page in all its versions.
+//!    records, makes and drops snapshots, reads pages and the log back. The [`model`] has each page in all its versions,
+//!    and each snapshot with its pages ([`snapshots`], [`views`]).
 //! 2. Another takes it. Where the log ends must be behind all that was acknowledged; the one append or space that was
 //!    not answered is there as a whole or not at all; and nothing of the former writer appears any more.
 //! 3. Now and then nothing is wrong for a while: all calls succeed then.
-//! 4. In the end all is mended. Writers end, each node alone has every page as the model has it, also after a power
-//!    cut of all ([`end`]).
+//! 4. In the end all is mended. Writers end, each node alone has every page as the model has it, and every page of each
+//!    snapshot that it has, also after a power cut of all ([`end`]).
 //!
 //! Memory, log and segments of nodes are small: pages are merged, checkpoints saved, segments cut within a run. In half
 //! of the worlds a writer waits for a node that lags, so that others keep the log that it lacks. In the other half it
@@ -28,8 +29,10 @@ mod end;
 mod model;
 mod node;
 mod operator;
+mod snapshots;
 mod stage;
 mod trouble;
+mod views;
 mod writer;
 
 use std::sync::Arc;

@@ -11,7 +11,12 @@ use cenote_base::random::Random;
 use cenote_base::{Lsn, PAGE_SIZE, PageId, RecordAddr};
 use cenote_storage::nodes::{LogEnd, PageAnswer, Taken};
 use cenote_storage::redo::{self, GroupBuilder, GroupRef};
+use cenote_storage_node::Snapshot;
 
+use super::snapshots::{Before, Look, Snapshots, State};
+
+/// Numbers of spaces.
+pub(super) const SPACES: u32 = 3;
 /// Where the log begins.
 pub(super) const ORIGIN: Lsn = Lsn::from_raw(4096);
 /// Groups of a long append, each with most of a page: more than one command has room for.
@@ -79,6 +84,7 @@ pub(super) struct Model {
     /// The control record, or one of these.
     controls: Vec<Option<Vec<u8>>>,
     recent: VecDeque<(Lsn, Vec<u8>)>,
+    snapshots: Snapshots,
 }
 
 /// Pages that are to be read, with the spaces' own numbers, as of a position.
@@ -112,6 +118,7 @@ impl Model {
             pending: Pending::Nothing,
             controls: vec![None],
             recent: VecDeque::new(),
+            snapshots: Snapshots::default(),
         }
     }
 
@@ -359,6 +366,7 @@ impl Model {
         if !self.is_current(epoch) {
             return;
         }
+        self.snapshots.leave_spaces(self.end.end);
         if makes {
             self.pending = Pending::Made(space);
             return;
@@ -379,6 +387,84 @@ impl Model {
         }
         let carried_out = was_current && self.take_after(epoch).is_none_or(|take| take.carried_out);
         (!carried_out).then(|| format!("start {epoch} has made or dropped space {space}, which was not its any more"))
+    }
+
+    // ---- snapshots ----
+
+    pub fn snapshots(&mut self) -> &mut Snapshots {
+        &mut self.snapshots
+    }
+
+    /// A start asks for a snapshot; false: it does not, since there are enough, or it has the database no more.
+    pub fn begin_snapshot(&mut self, epoch: u64, name: &str) -> bool {
+        if !self.is_current(epoch) || self.snapshots.are_enough() {
+            return false;
+        }
+        let is_all = matches!(self.pending, Pending::Nothing);
+        assert!(is_all, "a start asks for one thing at a time");
+        let (end, state) = (self.end.end, self.state_as_of(self.end.end));
+        self.snapshots.ask(name, end, state);
+        true
+    }
+
+    /// Of the spaces that there are.
+    fn state_as_of(&self, end: Lsn) -> State {
+        let as_of = |page: &Page| {
+            let version = page.versions.iter().rfind(|version| version.end <= end);
+            version.map(|version| version.sum)
+        };
+        let pages = self.pages.iter().filter_map(|(id, page)| Some((*id, as_of(page)?)));
+        State {
+            spaces: self.spaces.keys().copied().collect(),
+            pages: pages.collect(),
+        }
+    }
+
+    /// A start was told that its snapshot is made.
+    pub fn end_snapshot(&mut self, epoch: u64, found: &Snapshot) -> Option<String> {
+        let end = self.end.end;
+        if self.is_current(epoch) && found.end != end {
+            let name = &found.name;
+            return Some(format!(
+                "snapshot {name} is as of {}, it has to be as of {end}",
+                found.end
+            ));
+        }
+        if self.is_current(epoch) && !self.controls.contains(&Some(found.control.to_vec())) {
+            return Some(format!(
+                "snapshot {} has the control record {:?}, it can be one of {:?}",
+                found.name, found.control, self.controls
+            ));
+        }
+        self.found_snapshot(found)
+    }
+
+    fn found_snapshot(&mut self, found: &Snapshot) -> Option<String> {
+        let state = self.snapshots.tells(found.end).then(|| self.state_as_of(found.end));
+        self.snapshots.found(found, self.end.end, state)
+    }
+
+    /// All that there are were told, behind `before`; what is wrong with them.
+    pub fn listed_snapshots(&mut self, before: &Before, found: &[Snapshot]) -> Vec<String> {
+        let mut wrong = self.snapshots.missing(before, found);
+        for snapshot in found {
+            let came_back = self.snapshots.came_back(before, snapshot);
+            wrong.extend(came_back.or_else(|| self.found_snapshot(snapshot)));
+        }
+        wrong
+    }
+
+    pub fn any_look(&self, draw: &mut Random) -> Option<Look> {
+        self.snapshots.any_look(SPACES, self.pages_most, draw)
+    }
+
+    pub fn all_looks(&self) -> Vec<Look> {
+        self.snapshots.all_looks(self.pages_most)
+    }
+
+    /// Whether a snapshot has the space that there is.
+    pub fn is_in_snapshot(&self, space: u32) -> bool {
+        self.spaces.contains_key(&space) && self.snapshots.have(space)
     }
 
     // ---- pages ----

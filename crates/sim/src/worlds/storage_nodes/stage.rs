@@ -74,6 +74,8 @@ struct Post {
     checkpoints: u64,
     /// The most that was seen to be in its pages.
     ingested: u64,
+    /// Its directory was lost.
+    was_lost: bool,
 }
 
 pub(super) struct Stage {
@@ -213,6 +215,15 @@ impl Stage {
 
     pub fn set_lost(&self, host: Option<usize>) {
         *locked(&self.lost) = host;
+        if let Some(host) = host {
+            locked(&self.posts[host]).was_lost = true;
+        }
+    }
+
+    /// Whether a node may lack snapshots: it has lost its directory, or may have been given a state.
+    pub fn may_lack_snapshots(&self, host: usize) -> bool {
+        let post = locked(&self.posts[host]);
+        !self.waits || post.was_lost || post.states > 0
     }
 
     pub fn lost(&self) -> Option<usize> {

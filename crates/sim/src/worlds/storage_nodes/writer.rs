@@ -11,12 +11,11 @@ use cenote_base::{Error, Result};
 use cenote_storage::nodes::{LogEnd, StorageNodes};
 use cenote_storage_node::NodesClient;
 
-use super::model::ORIGIN;
+use super::model::{ORIGIN, SPACES};
 use super::stage::{NODES, Stage};
+use super::views::Views;
 use crate::clock;
 
-/// Numbers of spaces.
-const SPACES: u32 = 3;
 /// Requests of a start that has the database no more, each of which has to be refused.
 const REFUSED: u32 = 6;
 /// Readers beside the writer.
@@ -33,6 +32,7 @@ pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
         end: LogEnd::at_origin(ORIGIN),
         draw: Random(rt::random()),
         controls: 0,
+        snapshots: 0,
     };
     if writer.take().is_none() {
         return;
@@ -40,7 +40,7 @@ pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
     let readers: Vec<_> = (0..READERS)
         .map(|_| {
             let (stage, nodes, epoch) = (Arc::clone(stage), Arc::clone(&writer.nodes), writer.epoch);
-            rt::spawn("reader", move || read(&stage, &nodes, epoch))
+            rt::spawn("reader", move || read(&stage, host, &nodes, epoch))
         })
         .collect();
     if writer.work().is_none() {
@@ -61,6 +61,7 @@ struct Writer<'s> {
     end: LogEnd,
     draw: Random,
     controls: u64,
+    snapshots: u64,
 }
 
 /// What came of a call.
@@ -114,7 +115,7 @@ impl Writer<'_> {
             Some(_) => self.end = taken.log,
             None => self.begin()?,
         }
-        Some(())
+        self.list_snapshots()
     }
 
     fn begin(&mut self) -> Option<()> {
@@ -148,6 +149,7 @@ impl Writer<'_> {
                 1 => self.set_control()?,
                 2 => self.check()?,
                 3 => self.read_log(),
+                4 | 5 => self.change_snapshots()?,
                 _ => self.append()?,
             }
             self.stage.count_operation();
@@ -204,6 +206,10 @@ impl Writer<'_> {
         let (change, was_current) = {
             let mut model = self.stage.model();
             let change = model.any_space(SPACES, &mut self.draw);
+            let is_kept = !change.1 && model.is_in_snapshot(change.0);
+            self.stage
+                .shared
+                .add("spaces dropped that a snapshot has", is_kept.into());
             model.begin_space(self.epoch, change);
             (change, model.is_current(self.epoch))
         };
@@ -220,6 +226,70 @@ impl Writer<'_> {
         self.stage.shared.count("spaces made or dropped");
         let wrong = self.stage.model().end_space(self.epoch, change, was_current);
         self.wrong(wrong);
+        Some(())
+    }
+
+    /// Makes a snapshot, drops one, or asks which there are.
+    fn change_snapshots(&mut self) -> Option<()> {
+        match self.draw.below(5) {
+            0 => self.list_snapshots(),
+            1 => self.drop_snapshot(),
+            _ => self.make_snapshot(),
+        }
+    }
+
+    fn make_snapshot(&mut self) -> Option<()> {
+        self.snapshots += 1;
+        let name = format!("{} {}", self.number, self.snapshots);
+        if !self.stage.model().begin_snapshot(self.epoch, &name) {
+            return self.drop_snapshot();
+        }
+        let begun = clock::now();
+        match self.told("a snapshot", begun, self.nodes.make_snapshot(&name, begun.0)) {
+            Told::This(found) => {
+                self.stage.shared.count("snapshots made");
+                self.stage
+                    .shared
+                    .step(format!("snapshot {name} is {} as of {}", found.number, found.end));
+                let wrong = self.stage.model().end_snapshot(self.epoch, &found);
+                self.wrong(wrong);
+                Some(())
+            }
+            // It may be there, or come yet.
+            Told::Unknown => self.list_snapshots(),
+            Told::Over => None,
+        }
+    }
+
+    fn list_snapshots(&mut self) -> Option<()> {
+        let before = self.stage.model().snapshots().before();
+        let nodes = Arc::clone(&self.nodes);
+        let found = self.until_told("the snapshots", || nodes.snapshots())?;
+        self.stage.shared.count("looks at which snapshots there are");
+        let wrong = self.stage.model().listed_snapshots(&before, &found);
+        self.wrong(wrong);
+        Some(())
+    }
+
+    fn drop_snapshot(&mut self) -> Option<()> {
+        let drawn = self.stage.model().snapshots().begin_leaving(&mut self.draw);
+        let Some(name) = drawn else { return Some(()) };
+        let mut was_asked = false;
+        loop {
+            let begun = clock::now();
+            match self.nodes.drop_snapshot(&name, false) {
+                // The first try was carried out, or another start's.
+                Err(Error::Invalid(_)) if was_asked || self.stage.model().snapshots().has_leavers(&name) => break,
+                answer => match self.told("dropping a snapshot", begun, answer) {
+                    Told::This(()) => break,
+                    Told::Unknown => was_asked = true,
+                    Told::Over => return None,
+                },
+            }
+        }
+        self.stage.shared.count("snapshots dropped");
+        self.stage.shared.step(format!("snapshot {name} is dropped"));
+        self.stage.model().snapshots().end_leaving(&name);
         Some(())
     }
 
@@ -314,11 +384,15 @@ impl Writer<'_> {
     }
 }
 
-/// The body of a reader: pages as of what is acknowledged, while they change.
-fn read(stage: &Stage, nodes: &NodesClient, epoch: u64) {
+/// The body of a reader: pages as of what is acknowledged, while they change, and pages of snapshots.
+fn read(stage: &Stage, host: usize, nodes: &NodesClient, epoch: u64) {
     let mut draw = Random(rt::random());
+    let views = Views::new(stage, host);
     while !stage.is_over() {
         rt::sleep(Nanos::from_micros(draw.below(40_000)));
+        if draw.one_in(3) {
+            views.look(nodes, &mut draw);
+        }
         let wanted = stage.model().any_pages(epoch, &mut draw);
         let Some(wanted) = wanted else {
             if !stage.model().is_current(epoch) {
