@@ -29,6 +29,9 @@ use cenote_storage::redo;
 use super::{Checkpoint, Index, Pages};
 use crate::codec::{Reader, Writer};
 
+/// Behind every page.
+const NONE_LEFT: PageId = PageId::new(u32::MAX, u32::MAX);
+
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lacking {
@@ -185,9 +188,11 @@ impl Pages {
         Some(index.entry.0 >= index.given_up_to?)
     }
 
-    /// The last page was given before this entry.
+    /// The last page was given before this entry: all pages can be merged, or redo up to there might find no room.
     pub fn note_given_up_to(&self, entry: u64) {
-        self.index.lock().given_up_to = Some(entry);
+        let mut index = self.index.lock();
+        index.given_up_to = Some(entry);
+        index.lacking.iter_mut().for_each(|lacking| lacking.next = NONE_LEFT);
     }
 
     /// Pages that are lacking, about.
