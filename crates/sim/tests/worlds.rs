@@ -173,6 +173,25 @@ fn redo_of_a_space_that_was_made_again_is_passed_over() {
 }
 
 /// A node was down when another was replaced, and refused the new directory, which led by then, for good.
+/// Storage nodes that kept snapshots: one had a page of none, and later pages, in snapshots made while it took its pages
+/// (86, 131); a command that came twice made a dropped snapshot again (321); a node waited for room that only its last
+/// page gave (922).
+#[test]
+fn snapshots_stay_as_they_were() {
+    for seed in ["86", "131", "321", "922"] {
+        let (output, text) = sim(&[
+            "--world",
+            "storage-nodes",
+            "--seed",
+            seed,
+            "--seeds",
+            "1",
+            "--no-shrink",
+        ]);
+        assert!(output.status.success(), "{text}");
+    }
+}
+
 #[test]
 fn a_replaced_node_gives_way_to_a_leader_that_all_know() {
     let (output, text) = sim(&[
