@@ -116,7 +116,7 @@ impl Pool {
             mark::pass(Mark::DirtyEvicted);
             written = self.write_back(&dirty).map(drop);
         }
-        if (!pushed.is_empty() || !dirty.is_empty()) && self.lower.wants_cleaning() {
+        if !victims.is_empty() && self.lower.wants_cleaning() {
             self.signals.clean.set();
         }
         let mut freed = 0;

@@ -141,7 +141,7 @@ impl Pool {
         // Not of a page that redo was applied to on the way: storage lacks that.
         match (fetched.from_storage, fetched.read) {
             (true, PageRead::Present) if !fetched.trace.is_dirty() => self.changed.none(claimed.frame),
-            (true, _) => {}
+            (true, _) => self.changed.all(claimed.frame),
             (false, _) => self.changed.all_but(claimed.frame, fetched.trace.in_storage),
         }
         Ok(fetched.trace)

@@ -21,8 +21,10 @@ pub struct Entry {
     pub copy: Option<Copy>,
     /// It is in a frame.
     pub registered: bool,
-    /// When it left the last one that it was asked for in, by the table's clock; zero: none since it has its slot.
+    /// When it left its frame, by the table's clock; zero: not since it has its slot.
     pub idle_since: u64,
+    /// It is in its frame only to be saved: it leaves it as old as it was.
+    pub keeps_age: bool,
     /// As of when it left its frame, or was found at the start.
     pub trace: Trace,
 }
@@ -31,9 +33,10 @@ impl Entry {
     /// The page leaves its frame now. `asked`: it was asked for there.
     pub fn leave(&mut self, asked: bool, now: u64) {
         self.registered = false;
-        if asked || self.idle_since == 0 {
+        if asked || !self.keeps_age || self.idle_since == 0 {
             self.idle_since = now;
         }
+        self.keeps_age = false;
     }
 
     /// Whether the page without its copy is read as any other: storage has it, or is nodes, which make it out of redo.

@@ -1,4 +1,4 @@
-//! Pages of remote memory that are in no frame, in the order in which they left their frames.
+//! Pages of remote memory that are in no frame, in the order in which they were used.
 //!
 //! ```text
 //!  oldest                                       youngest

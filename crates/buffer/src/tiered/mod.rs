@@ -502,8 +502,9 @@ impl Tier {
             let mut table = self.table.lock();
             let entry = *table.get(page)?;
             let found = (table.link.clone()?, entry.copy?, entry.trace);
-            if hint.is_asked() {
-                table.asked(page);
+            match hint {
+                Hint::ToSave => table.keep_age(page),
+                _ => table.asked(page),
             }
             found
         };
@@ -522,9 +523,10 @@ impl Tier {
                 Some((n, entry.copy?, entry.trace))
             };
             let there: Vec<(usize, Copy, Trace)> = pages.iter().enumerate().filter_map(copy_of).collect();
-            if hint.is_asked() {
-                there.iter().for_each(|(n, ..)| table.asked(pages[*n]));
-            }
+            there.iter().for_each(|(n, ..)| match hint {
+                Hint::ToSave => table.keep_age(pages[*n]),
+                _ => table.asked(pages[*n]),
+            });
             (link, there)
         };
         let copies: Vec<(PageId, Copy)> = there.iter().map(|(n, copy, _)| (pages[*n], *copy)).collect();
@@ -717,7 +719,7 @@ impl Lower for Tier {
     }
 
     fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> EvictionStep {
-        let table = self.table.lock();
+        let mut table = self.table.lock();
         let copy = table.get(page).and_then(|entry| entry.copy);
         let dirty = trace.is_dirty();
         match copy {
@@ -729,8 +731,13 @@ impl Lower for Tier {
             Some(_) => EvictionStep::Push,
             None if !dirty && !wanted => EvictionStep::Free,
             None if table.has_room() => EvictionStep::Push,
-            None if dirty => EvictionStep::Save,
-            None => EvictionStep::Free,
+            None => {
+                table.refuse();
+                match dirty {
+                    true => EvictionStep::Save,
+                    false => EvictionStep::Free,
+                }
+            }
         }
     }
 

@@ -46,7 +46,7 @@ const READY_MOST: usize = 4096;
 /// been given.
 const LACKING_SHARE: usize = 4;
 const GIVEN_SHARE: usize = 8;
-/// The same, where a slab is leaving.
+/// As [`LOOK`], where a slab is leaving.
 const LOOK_LEAVING: usize = 1024;
 /// Idle entries looked at for those that would go with a slab: the lock is held meanwhile.
 const COLD_LOOK: usize = 1 << 14;
@@ -96,7 +96,8 @@ pub struct Table {
     idle: Idle,
     /// Storage nodes make pages out of redo: what they lack is no reason to keep a page.
     has_nodes: bool,
-    /// Slots that were given since it was asked which pages are to be written to storage.
+    /// Slots that were given, or that there were none to give of, since it was asked which pages are to be written to
+    /// storage.
     given: usize,
     unsaved: BTreeSet<(Lsn, PageId)>,
     free: Vec<RemoteSlot>,
@@ -245,8 +246,8 @@ impl Table {
         }
     }
 
-    /// The page is in no frame. `asked`: it was asked for there, and counts as used now; otherwise it has the place
-    /// among the idle ones that it had before.
+    /// The page is in no frame, and counts as used now; unless it was there to be saved, and not `asked` for: then it has
+    /// the place among the idle ones that it had before.
     pub fn unregister(&mut self, page: PageId, asked: bool) {
         self.clock += 1;
         if let Some(standby) = &mut self.standby {
@@ -265,21 +266,31 @@ impl Table {
 
     /// The page, whose copy is about to be read, is asked for.
     pub fn asked(&mut self, page: PageId) {
-        let is_cold = self
-            .entries
-            .get(&page)
-            .is_some_and(|entry| (1..self.cold_before).contains(&entry.idle_since));
+        let Some(entry) = self.entries.get_mut(&page) else {
+            return;
+        };
+        entry.keeps_age = false;
+        let is_cold = (1..self.cold_before).contains(&entry.idle_since);
         self.uses.hits_of_a_slab += u64::from(is_cold) * self.cold_weight;
+    }
+
+    /// The page, whose copy is about to be read, is to be saved, and nothing asks for it.
+    pub fn keep_age(&mut self, page: PageId) {
+        self.entries.entry(page).and_modify(|entry| entry.keeps_age = true);
     }
 
     /// A reader has used the page. Says whether it is in remote memory; then it counts as used now.
     pub fn touch(&mut self, page: PageId) -> bool {
         let entry = self.entries.get(&page).filter(|entry| entry.copy.is_some());
         let Some(entry) = entry else { return false };
-        if !entry.registered {
-            self.asked(page);
-            self.register(page);
-            self.unregister(page, true);
+        match entry.registered {
+            // It leaves its frame as one that was used.
+            true => _ = self.entries.entry(page).and_modify(|entry| entry.keeps_age = false),
+            false => {
+                self.asked(page);
+                self.register(page);
+                self.unregister(page, true);
+            }
         }
         true
     }
@@ -321,7 +332,13 @@ impl Table {
         }
         let (slot, evicted) = match self.free.pop() {
             Some(slot) => (slot, None),
-            None => self.evict_one(u64::MAX).map(|(slot, page)| (slot, Some(page)))?,
+            None => match self.evict_one(u64::MAX) {
+                Some((slot, page)) => (slot, Some(page)),
+                None => {
+                    self.refuse();
+                    return None;
+                }
+            },
         };
         self.begin_copy(page, slot, evicted);
         if let Some(entry) = self.entries.get_mut(&page) {
@@ -576,6 +593,11 @@ impl Table {
         (self.slots() as usize / READY_SHARE).clamp(1, READY_MOST)
     }
 
+    /// There was no slot to give.
+    pub fn refuse(&mut self) {
+        self.given += 1;
+    }
+
     /// Whether it is time to ask [`Table::next_to_clean`].
     pub fn wants_cleaning(&self) -> bool {
         let wanted = self.ready_wanted();
@@ -588,13 +610,14 @@ impl Table {
         self.given = 0;
         let wanted = self.ready_wanted();
         let lacking = wanted.saturating_sub(self.free.len());
-        let unsaved = || self.idle.unsaved_among(lacking);
+        let mut unsaved: Vec<PageId> = self.idle.unsaved_among(lacking).collect();
         let others = lacking.saturating_sub(self.idle.len());
-        if (unsaved().count() + others) * LACKING_SHARE <= wanted {
+        if (unsaved.len() + others) * LACKING_SHARE <= wanted {
             return Vec::new();
         }
-        let there = unsaved().filter(|page| !self.fading.contains(page));
-        there.take(most).collect()
+        unsaved.retain(|page| !self.fading.contains(page));
+        unsaved.truncate(most);
+        unsaved
     }
 
     // ---- giving up ----
@@ -1197,6 +1220,7 @@ mod tests {
         assert!(!table.wants_cleaning(), "it was asked");
         assert_eq!(table.next_to_clean(9), pages[..2]);
         for page in &pages[..2] {
+            table.keep_age(*page);
             table.register(*page);
             table.saved(*page, Lsn::from_raw(8), true);
             table.unregister(*page, false);
