@@ -216,7 +216,7 @@ impl Branch {
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is one and there is no way to its storage nodes; [`Error::Corrupt`] if a file is
-    /// missing; those of [`parent`].
+    /// missing; [`Error::Lost`] if its snapshot is; those of [`parent`].
     pub fn open(data: &Path, nodes: Option<&Arc<dyn StorageNodes>>) -> Result<Option<Branch>> {
         let Some(mut noted) = Noted::read(data)? else {
             return Ok(None);
@@ -232,12 +232,18 @@ impl Branch {
             false => noted.make_files(data)?,
             true => noted.check_files(data)?,
         }
-        Ok(Some(Branch {
+        let number = noted.parent.snapshot;
+        let branch = Branch {
             data: data.to_owned(),
             noted: Mutex::new(noted),
             nodes: Arc::clone(nodes),
             written: Mutex::default(),
-        }))
+        };
+        // Told at once, and not by the first statement that needs it. Nodes that do not answer may do so later.
+        match nodes.snapshot_spaces(number) {
+            Err(gone @ Error::Past(_)) => Err(branch.gone(gone)),
+            _ => Ok(Some(branch)),
+        }
     }
 
     /// Drops the space from those that are shared, durably.

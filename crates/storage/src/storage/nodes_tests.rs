@@ -212,6 +212,12 @@ impl StorageNodes for FakeNodes {
         pages.iter().map(|(id, lsn)| page_of(&kept, *id, *lsn)).collect()
     }
 
+    fn snapshot_spaces(&self, _: u64) -> Result<Vec<SpaceExtent>> {
+        let kept = self.kept.lock();
+        let none = || Error::Past("snapshot 1 is not kept".into());
+        kept.snapshot.as_ref().map(|_| Vec::new()).ok_or_else(none)
+    }
+
     fn read_snapshot(&self, number: u64, pages: &[PageId]) -> Vec<PageAnswer> {
         let kept = self.kept.lock();
         let read = |id: &PageId| match &kept.snapshot {

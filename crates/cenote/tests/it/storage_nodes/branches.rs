@@ -112,7 +112,7 @@ fn a_branch_shares_the_pages_that_it_has_not_changed() {
         running.1
     );
     let text = succeeds(&mut branch(&["status"], &here), "kept; made");
-    assert!(text.contains("snapshot \"branch try of"), "{text}");
+    assert!(text.contains("\"branch try of"), "{text}");
     succeeds(&mut cenote(&["check", "--data", here.to_str().unwrap()]), "all is well");
     // A copy of it is a database of its own.
     let copy = place.path().join("copy");

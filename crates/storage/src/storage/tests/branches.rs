@@ -189,6 +189,8 @@ fn what_makes_no_sense_is_refused_by_name() {
             "{gone}"
         );
         drop(branch);
+        let lost = open(&kept).err().expect("refused").to_string();
+        assert!(lost.contains("\"monday\""), "{lost}");
         let path = spaces_dir(Path::new(BRANCH)).join("00000001.pages");
         fs::remove(&path).expect("removed");
         let missing = open(&kept).err().expect("refused").to_string();
