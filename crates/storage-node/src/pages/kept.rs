@@ -72,7 +72,8 @@ impl Pages {
         {
             let mut index = self.index.lock();
             index.kept.remove(&number);
-            (index.untidy, index.drops) = (Some(FIRST), index.drops + 1);
+            (index.untidy, index.tidy_behind) = (Some(FIRST), Lsn::ZERO);
+            index.drops += 1;
         }
         self.versions.forget_spaces(number)
     }
