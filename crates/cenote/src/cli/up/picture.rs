@@ -42,6 +42,7 @@ pub fn tell_ready(plan: &Plan, after: Duration) {
     say!("connect    psql -h 127.0.0.1 -p {} -d cenote", plan.proxy);
     say!("look       cenote cluster status --storage {storage}");
     say!("switch     cenote cluster switch --storage {storage}");
+    say!("branch     cenote branch create --data DIR --storage {storage}");
 }
 
 /// The cluster as of now, in the place of the picture before; nothing where no person looks.
