@@ -173,9 +173,9 @@ fn redo_of_a_space_that_was_made_again_is_passed_over() {
 }
 
 /// A node was down when another was replaced, and refused the new directory, which led by then, for good.
-/// Storage nodes that kept snapshots: one had a page of none, and later pages, in snapshots made while it took its pages
-/// (86, 131); a command that came twice made a dropped snapshot again (321); a node waited for room that only its last
-/// page gave (922).
+/// Storage nodes that kept snapshots: one had a page of none, and later pages, in snapshots made while it took its
+/// pages (86, 131); a command that came twice made a dropped snapshot again (321); a node waited for room that only
+/// its last page gave (922).
 #[test]
 fn snapshots_stay_as_they_were() {
     for seed in ["86", "131", "321", "922"] {

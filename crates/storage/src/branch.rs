@@ -11,7 +11,8 @@
 //! The file `branch`, sealed by a checksum at its end:
 //!
 //! ```text
-//!  0 u64 magic   8 u32 version   16 bytes: the branch's database   16 bytes: that it comes from   u64 snapshot   u64 end   name, cluster, secret file, nodes: text
+//!  0 u64 magic   8 u32 version   12 u128 the branch's database   28 u128 the one that it comes from
+//!  44 u64 snapshot   52 u64 end   name, cluster, secret file, nodes: text behind its length
 //!  u32 made   u32 own   spaces that it shares: number, pages
 //! ```
 //!

@@ -60,8 +60,8 @@ pub struct LoadReport {
 }
 
 /// Puts a copy of the database in the directory `data` on `nodes`, which have none, or one whose filling was not
-/// finished. It has to have been shut down, and stays as it is; of a branch ([`crate::branch`]) the pages that it shares
-/// come from `parent`, and the copy is whole. `told` hears now and then how many pages of how many
+/// finished. It has to have been shut down, and stays as it is; of a branch ([`crate::branch`]) the pages that it
+/// shares come from `parent`, and the copy is whole. `told` hears now and then how many pages of how many
 /// are there.
 ///
 /// # Errors

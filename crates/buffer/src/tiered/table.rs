@@ -246,8 +246,8 @@ impl Table {
         }
     }
 
-    /// The page is in no frame, and counts as used now; unless it was there to be saved, and not `asked` for: then it has
-    /// the place among the idle ones that it had before.
+    /// The page is in no frame, and counts as used now; unless it was there to be saved, and not `asked` for: then it
+    /// has the place among the idle ones that it had before.
     pub fn unregister(&mut self, page: PageId, asked: bool) {
         self.clock += 1;
         if let Some(standby) = &mut self.standby {

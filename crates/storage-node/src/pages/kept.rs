@@ -176,14 +176,14 @@ impl Pages {
         states(id, (page, is_there), records, &ends, dropped)
     }
 
-    /// Whether the file that a space has is the one that a snapshot has: no space of this number was dropped since, also
-    /// not before a start that has not come to that again.
+    /// Whether the file that a space has is the one that a snapshot has: no space of this number was dropped since,
+    /// also not before a start that has not come to that again.
     fn has_current(&self, kept: &Kept, space: u32) -> bool {
         kept.spaces.contains_key(&space) && !self.versions.is_retired(space, kept.end)
     }
 
-    /// Saves the versions that are lost with a space that is dropped at `at`; where its file is to be kept, if a snapshot
-    /// has the space. With `merging` held.
+    /// Saves the versions that are lost with a space that is dropped at `at`; where its file is to be kept, if a
+    /// snapshot has the space. With `merging` held.
     pub(super) fn save_dropped(&self, space: u32, at: Lsn) -> Result<Option<PathBuf>> {
         let (pending, is_kept) = {
             let index = self.index.lock();

@@ -1,5 +1,5 @@
-//! Versions of pages that snapshots need and the page files have no longer: on disk, each with the stretch of the log in
-//! which the page was so.
+//! Versions of pages that snapshots need and the page files have no longer: on disk, each with the stretch of the log
+//! in which the page was so.
 //!
 //! ```text
 //!  page 3.7      lsn 100            lsn 250                lsn 900 ──▶ in its file

@@ -299,7 +299,8 @@ impl PageStore {
         self.spaces.remove(space)
     }
 
-    /// As [`PageStore::drop_space`]; the file is kept under another name, `to`, with all that was written to it, durably.
+    /// As [`PageStore::drop_space`]; the file is kept under another name, `to`, with all that was written to it,
+    /// durably.
     ///
     /// # Errors
     /// As there.

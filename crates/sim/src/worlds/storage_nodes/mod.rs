@@ -10,8 +10,8 @@
 //! ```
 //!
 //! 1. A writer takes the database, makes and drops spaces, appends groups that change random pages, sets control
-//!    records, makes and drops snapshots, reads pages and the log back. The [`model`] has each page in all its versions,
-//!    and each snapshot with its pages ([`snapshots`], [`views`]).
+//!    records, makes and drops snapshots, reads pages and the log back. The [`model`] has each page in all its
+//!    versions, and each snapshot with its pages ([`snapshots`], [`views`]).
 //! 2. Another takes it. Where the log ends must be behind all that was acknowledged; the one append or space that was
 //!    not answered is there as a whole or not at all; and nothing of the former writer appears any more.
 //! 3. Now and then nothing is wrong for a while: all calls succeed then.
